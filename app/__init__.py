@@ -1,0 +1,1 @@
+"""Repartee's gateway, sessions and command line. Nothing here imports torch."""

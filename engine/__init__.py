@@ -1,0 +1,1 @@
+"""Repartee's inference engine. Importing this package imports nothing heavy."""

@@ -1,0 +1,85 @@
+"""What the gateway and the engine say to each other, and nothing else.
+
+Standard library only. `app/` may import this package from `engine/`, and no
+other part of it; a test reads the imports and fails on a wrong arrow.
+
+Modules:
+    errors: the tree of errors a client can see.
+    sampling: `SamplingParams`, validated on construction.
+    messages: commands to a worker (`Submit`, `Cancel`, `Listen`) and events
+        from it (`Accepted`, `Delta`, `Finished`, `Failed`), each with its
+        wire form.
+    registry: what a worker says about itself (`ModelCard`, `WorkerState`).
+    keys: the names and lifetimes of every Redis key both sides touch.
+"""
+
+from engine.contract.errors import (
+    AuthenticationFailed,
+    Conflict,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineFault,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    ReparteeError,
+    Unavailable,
+    error_from_wire,
+)
+from engine.contract.messages import (
+    Accepted,
+    Cancel,
+    Command,
+    Cursor,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    Listen,
+    Message,
+    Submit,
+    Tier,
+    Usage,
+    command_from_wire,
+    event_from_wire,
+)
+from engine.contract.registry import ModelCard, WorkerState
+from engine.contract.sampling import SamplingParams
+
+__all__ = [
+    "Accepted",
+    "AuthenticationFailed",
+    "Cancel",
+    "Command",
+    "Conflict",
+    "ContextLengthExceeded",
+    "Cursor",
+    "DeadlineExceeded",
+    "Delta",
+    "EngineFault",
+    "Event",
+    "Failed",
+    "FinishReason",
+    "Finished",
+    "GenerateRequest",
+    "InvalidRequest",
+    "Listen",
+    "Message",
+    "ModelCard",
+    "NotFound",
+    "Overloaded",
+    "PermissionDenied",
+    "ReparteeError",
+    "SamplingParams",
+    "Submit",
+    "Tier",
+    "Unavailable",
+    "Usage",
+    "WorkerState",
+    "command_from_wire",
+    "error_from_wire",
+    "event_from_wire",
+]

@@ -1,0 +1,284 @@
+"""Commands from a gateway to a worker, and events back.
+
+Each message is a frozen dataclass with a compact wire form (a plain dict for the
+transport's JSON encoder). The transport is `engine.contract.keys`: one inbox
+stream per worker, one per gateway, one log stream per response.
+
+Every event carries (epoch, seq). The epoch, from 1, counts the leases under which
+a response was generated: a worker that takes a response over writes under the
+next one. seq counts the response's events from 0 and goes on across epochs.
+The log's entry id is `epoch-seq`, so Redis itself refuses a write from a worker
+that lost its lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from engine.contract.errors import ReparteeError, error_from_wire
+from engine.contract.sampling import SamplingParams
+
+
+class Tier(StrEnum):
+    """Who goes first. `vip` passes `standard`, which passes `batch`."""
+
+    VIP = "vip"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+class FinishReason(StrEnum):
+    """Why a response ended without an error."""
+
+    STOP = "stop"  # end-of-turn token, stop token or stop string
+    LENGTH = "length"  # max_tokens or the window
+    CANCELLED = "cancelled"
+
+
+class Cursor(NamedTuple):
+    """A place in a response's event log; `Cursor(0, 0)` is before the first event."""
+
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. Content is whole text; parts were joined at the edge."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts. `cached_tokens` is the part of the prompt not computed again."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One answer to generate.
+
+    Attributes:
+        request_id: Server-made, unique for good; the response's id on the wire.
+        model: The model card's id.
+        messages: The turns, in order; at least one.
+        sampling: Validated parameters.
+        tier: Priority class.
+        tenant: Whose prefix cache this may share; the cache's salt.
+        conversation_id: The conversation that owns the generation; None for an
+            answer outside any.
+        reply_to: The gateway that listens from the start.
+        created_at: Unix seconds at the gateway.
+        deadline_at: Unix seconds after which the answer is no longer wanted.
+        epoch: Lease number, from 1.
+    """
+
+    request_id: str
+    model: str
+    messages: tuple[Message, ...]
+    sampling: SamplingParams
+    tier: Tier
+    tenant: str
+    conversation_id: str | None
+    reply_to: str
+    created_at: float
+    deadline_at: float
+    epoch: int = 1
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "id": self.request_id,
+            "model": self.model,
+            "messages": [[m.role, m.content] for m in self.messages],
+            "sampling": self.sampling.to_wire(),
+            "tier": self.tier.value,
+            "tenant": self.tenant,
+            "conversation": self.conversation_id,
+            "reply_to": self.reply_to,
+            "created_at": self.created_at,
+            "deadline_at": self.deadline_at,
+            "epoch": self.epoch,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> GenerateRequest:
+        return cls(
+            request_id=wire["id"],
+            model=wire["model"],
+            messages=tuple(Message(role, content) for role, content in wire["messages"]),
+            sampling=SamplingParams.from_wire(wire["sampling"]),
+            tier=Tier(wire["tier"]),
+            tenant=wire["tenant"],
+            conversation_id=wire["conversation"],
+            reply_to=wire["reply_to"],
+            created_at=wire["created_at"],
+            deadline_at=wire["deadline_at"],
+            epoch=wire["epoch"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Generate; answered by Accepted or Failed, then by exactly one terminal event."""
+
+    request: GenerateRequest
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"t": "submit", "request": self.request.to_wire()}
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a response now, queued or running. Idempotent; unknown ids are ignored."""
+
+    request_id: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"t": "cancel", "id": self.request_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Send this response's further events to one more gateway as well."""
+
+    request_id: str
+    gateway_id: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"t": "listen", "id": self.request_id, "gateway": self.gateway_id}
+
+
+Command = Submit | Cancel | Listen
+
+
+def command_from_wire(wire: Mapping[str, Any]) -> Command:
+    """Read a command's wire dict.
+
+    Raises:
+        ValueError: for an unknown kind.
+        InvalidRequest: for sampling values out of range.
+    """
+    kind = wire.get("t")
+    if kind == "submit":
+        return Submit(GenerateRequest.from_wire(wire["request"]))
+    if kind == "cancel":
+        return Cancel(wire["id"])
+    if kind == "listen":
+        return Listen(wire["id"], wire["gateway"])
+    raise ValueError(f"unknown command {kind!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The prompt is tokenised, fits, and waits or runs. Always seq 0 of epoch 1."""
+
+    request_id: str
+    epoch: int
+    seq: int
+    prompt_tokens: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "t": "a",
+            "id": self.request_id,
+            "e": self.epoch,
+            "s": self.seq,
+            "p": self.prompt_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One chunk of text; `num_tokens` tokens became visible with it."""
+
+    request_id: str
+    epoch: int
+    seq: int
+    text: str
+    num_tokens: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "t": "d",
+            "id": self.request_id,
+            "e": self.epoch,
+            "s": self.seq,
+            "x": self.text,
+            "n": self.num_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The terminal event of a response that did not fail."""
+
+    request_id: str
+    epoch: int
+    seq: int
+    reason: FinishReason
+    usage: Usage
+
+    def to_wire(self) -> dict[str, Any]:
+        usage = self.usage
+        return {
+            "t": "f",
+            "id": self.request_id,
+            "e": self.epoch,
+            "s": self.seq,
+            "r": self.reason.value,
+            "u": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The terminal event of a response that failed; text sent so far stays valid."""
+
+    request_id: str
+    epoch: int
+    seq: int
+    error: ReparteeError
+    usage: Usage | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        usage = self.usage
+        return {
+            "t": "x",
+            "id": self.request_id,
+            "e": self.epoch,
+            "s": self.seq,
+            "err": self.error.to_wire(),
+            "u": usage
+            and [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+        }
+
+
+Event = Accepted | Delta | Finished | Failed
+
+
+def event_from_wire(wire: Mapping[str, Any]) -> Event:
+    """Read an event's wire dict.
+
+    Raises:
+        ValueError: for an unknown kind.
+    """
+    kind = wire.get("t")
+    head = (wire["id"], wire["e"], wire["s"])
+    if kind == "d":
+        return Delta(*head, text=wire["x"], num_tokens=wire["n"])
+    if kind == "a":
+        return Accepted(*head, prompt_tokens=wire["p"])
+    if kind == "f":
+        return Finished(*head, reason=FinishReason(wire["r"]), usage=Usage(*wire["u"]))
+    if kind == "x":
+        usage = Usage(*wire["u"]) if wire["u"] else None
+        return Failed(*head, error=error_from_wire(wire["err"]), usage=usage)
+    raise ValueError(f"unknown event {kind!r}")

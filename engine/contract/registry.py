@@ -1,0 +1,71 @@
+"""What a worker says about itself, twice a second, under a key that expires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What a gateway must know of the model to refuse bad requests early.
+
+    Attributes:
+        id: Name on the wire (`SmolLM2-135M-Instruct`).
+        created_at: Unix seconds, whole; the model file's date.
+        context_window: Tokens of prompt and answer together.
+        vocab_size: Token ids are below it.
+        max_token_bytes: UTF-8 bytes of the longest token; a text of b bytes has
+            at least b / max_token_bytes tokens, so hopeless prompts are refused
+            without tokenising.
+        quantization: For people (`q4_1`, `bf16`).
+    """
+
+    id: str
+    created_at: int
+    context_window: int
+    vocab_size: int
+    max_token_bytes: int
+    quantization: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One heartbeat.
+
+    Attributes:
+        worker_id: Unique to this process's life.
+        card: The model it serves.
+        beat_at: Unix seconds.
+        last_step_at: Unix seconds of the last completed engine step or idle pass;
+            a worker whose clock beats while this stands still is frozen.
+        num_running: Sequences in the batch.
+        num_waiting: Accepted and not yet running.
+        used_blocks: KV blocks referenced by sequences.
+        num_blocks: KV blocks in all.
+        decode_tokens_per_s: Moving average over all sequences; 0 if unknown.
+        draining: Takes no new requests.
+        metrics: Monotonic counters and gauges by Prometheus name, for `/metrics`.
+    """
+
+    worker_id: str
+    card: ModelCard
+    beat_at: float
+    last_step_at: float
+    num_running: int
+    num_waiting: int
+    used_blocks: int
+    num_blocks: int
+    decode_tokens_per_s: float
+    draining: bool
+    metrics: Mapping[str, float]
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> WorkerState:
+        values = dict(wire)
+        values["card"] = ModelCard(**values["card"])
+        return cls(**values)

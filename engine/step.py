@@ -1,0 +1,74 @@
+"""What the scheduler asks of a runner, and what comes back.
+
+The line between policy and arithmetic: above it plain Python that a test drives
+with a fake runner and a virtual clock, below it tensors on some device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence's share of a step.
+
+    Attributes:
+        sequence: Whose tokens; its block table already covers the range.
+        start: Position of the first token to compute: tokens before it are in KV.
+        num_tokens: How many of the sequence's known tokens to compute, at least 1.
+            1 for a plain decode; more for a prefill piece.
+        samples: Whether the last computed token's logits yield a new token. False
+            for a prefill piece that doesn't reach the end of the known tokens.
+        draft: Guessed continuation to verify after the known tokens; the runner
+            returns the accepted part plus one token. Its KV slots are reserved.
+        num_decode_steps: Decode this many tokens back to back, KV slots reserved;
+            more than 1 only where `samples` and the runner's `max_decode_steps` allow.
+    """
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    samples: bool
+    draft: tuple[int, ...] = ()
+    num_decode_steps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One engine step: decode and prefill pieces mixed, in batch order."""
+
+    work: tuple[Work, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens + len(item.draft) for item in self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """New token ids by sequence id; a sequence that sampled nothing is absent.
+
+    A token that ends its sequence (end of turn, stop token) may be followed by
+    others where several were decoded at once; the engine drops them.
+    """
+
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """Executes plans; the only thing below the line that the engine knows."""
+
+    @property
+    def max_decode_steps(self) -> int: ...
+
+    def run(self, plan: StepPlan) -> StepOutput:
+        """Compute `plan`: write the KV of its tokens, return what was sampled."""
+        ...
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy whole KV blocks, (source, destination)."""
+        ...
