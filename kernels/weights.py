@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,3 +55,51 @@ class Weight:
         if self.minimum is not None:
             values += self.minimum.float().unsqueeze(-1)
         return values.flatten(1).to(dtype)
+
+    @staticmethod
+    def concatenate(weights: Sequence[Weight]) -> Weight:
+        """One matrix of the rows of `weights`, in order.
+
+        Raises:
+            ValueError: The weights differ in kind, columns, group, dtype or minimum.
+        """
+        first = weights[0]
+        if any(weight.layout != first.layout for weight in weights):
+            layouts = ", ".join(str(weight.layout) for weight in weights)
+            raise ValueError(f"expected weights of one layout, got {layouts}")
+
+        def rows_of(name: str) -> torch.Tensor | None:
+            parts = [getattr(weight, name) for weight in weights]
+            return None if parts[0] is None else torch.cat(parts)
+
+        data = rows_of("data")
+        assert data is not None
+        return Weight(first.kind, data, rows_of("scale"), rows_of("minimum"), first.group)
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What two weights must share for their rows to lie in one matrix."""
+        scale_dtype = None if self.scale is None else self.scale.dtype
+        return (
+            self.kind, self.columns, self.group, self.data.dtype, scale_dtype,
+            self.minimum is not None,
+        )  # fmt: skip
+
+
+class PackedWeight:
+    """A weight in the layout of one device's kernels; made by `kernels.pack`.
+
+    Attributes:
+        rows: Outputs N.
+        columns: Inputs K.
+        device: Where it lies.
+        nbytes: Memory held, in bytes.
+    """
+
+    __slots__ = ("columns", "device", "nbytes", "rows")
+
+    def __init__(self, rows: int, columns: int, device: torch.device, nbytes: int) -> None:
+        self.rows = rows
+        self.columns = columns
+        self.device = device
+        self.nbytes = nbytes

@@ -1,0 +1,43 @@
+"""Rotary embedding and the write to the paged cache, in plain fp32 PyTorch."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.kv_cache import LayerCache
+from kernels.rms_norm.reference import rms_norm
+
+
+def rotate(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Rotate x [T, heads, D] by table [T, D]: D / 2 cosines, then D / 2 sines.
+
+    Element i pairs with i + D / 2, the layout of Hugging Face checkpoints.
+    """
+    cos, sin = table.float().unsqueeze(1).chunk(2, dim=-1)
+    low, high = x.float().chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+
+
+def rope_kv_write(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    rope: torch.Tensor,
+    cache: LayerCache,
+    slots: torch.Tensor,
+    q_norm: torch.Tensor | None = None,
+    k_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+) -> torch.Tensor:
+    """Rotate q and k, write k and v to their slots, return q float32 [T, q heads, D]."""
+    _, num_kv_heads, block_size, head_dim = cache.k.shape
+    heads = qkv.float().unflatten(1, (-1, head_dim))
+    num_q_heads = heads.shape[1] - 2 * num_kv_heads
+    q, k, v = heads.split((num_q_heads, num_kv_heads, num_kv_heads), dim=1)
+    table = rope[positions.long()]
+    q = rotate(rms_norm(q, q_norm, eps), table)
+    k = rotate(rms_norm(k, k_norm, eps), table)
+    kept = slots >= 0
+    block, offset = slots[kept].long() // block_size, slots[kept].long() % block_size
+    cache.k[block, :, offset] = k[kept].to(cache.k.dtype)
+    cache.v[block, :, offset] = v[kept].to(cache.v.dtype)
+    return q
