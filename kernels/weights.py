@@ -10,6 +10,14 @@ import torch
 
 WeightKind = Literal["dense", "int8", "int4", "fp8"]
 
+_DATA_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
+    "dense": (torch.float32, torch.bfloat16, torch.float16),
+    "int8": (torch.int8,),
+    "int4": (torch.uint8,),
+    "fp8": (torch.float8_e4m3fn,),
+}
+_SCALE_DTYPES = (torch.float16, torch.float32)
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -34,6 +42,40 @@ class Weight:
     scale: torch.Tensor | None = None
     minimum: torch.Tensor | None = None
     group: int = 0
+
+    def validate(self) -> None:
+        """Check shapes and dtypes against the class's own description.
+
+        Raises:
+            ValueError: Something differs.
+        """
+        dtypes = _DATA_DTYPES.get(self.kind)
+        if dtypes is None:
+            raise ValueError(f"kind: expected one of {sorted(_DATA_DTYPES)}, got {self.kind!r}")
+        if self.data.dim() != 2 or self.data.dtype not in dtypes:
+            raise ValueError(
+                f"{self.kind} data: expected two axes of {dtypes}, "
+                f"got {self.data.dtype} {list(self.data.shape)}"
+            )
+        if self.kind == "dense":
+            if self.scale is not None or self.minimum is not None or self.group:
+                raise ValueError("dense weight: expected no scale, minimum or group")
+            return
+        if self.group < 1 or self.columns % self.group:
+            raise ValueError(f"group: expected a divisor of {self.columns}, got {self.group}")
+        if self.scale is None:
+            raise ValueError(f"{self.kind} weight: expected a scale, got None")
+        wanted = (self.rows, self.columns // self.group)
+        for name, tensor in (("scale", self.scale), ("minimum", self.minimum)):
+            if tensor is None:
+                continue
+            if tuple(tensor.shape) != wanted or tensor.dtype not in _SCALE_DTYPES:
+                raise ValueError(
+                    f"{name}: expected float16 or float32 {list(wanted)}, "
+                    f"got {tensor.dtype} {list(tensor.shape)}"
+                )
+        if self.minimum is not None and self.minimum.dtype != self.scale.dtype:
+            raise ValueError(f"minimum: expected {self.scale.dtype}, got {self.minimum.dtype}")
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,48 @@
+"""From a weight as loaded to the layout that its device's kernels want."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kernels.weights import PackedWeight, Weight
+
+
+def pack(
+    weight: Weight | Sequence[Weight], device: torch.device | str, compute: str | None = None
+) -> PackedWeight:
+    """Pack `weight` once; the ops take only packed weights. INT4 stays INT4 in memory.
+
+    Args:
+        weight: A matrix [N, K], or several with the same K whose rows are stacked in
+            order (q, k, v; gate, up). They may differ in kind and group.
+        device: Where the packed weight lies.
+        compute: How products are formed. On the CPU "int8" (INT4 and INT8 weights
+            meet activations quantised to int8 by row and group of 32 columns; dense
+            weights are computed as in "fp32") or "fp32" (weights as they are, float32
+            activations and sums); None is "int8". On CUDA see `kernels/pack/triton.py`.
+
+    Returns:
+        The packed weight; one buffer serves `embedding` and a tied output layer.
+
+    Raises:
+        ValueError: The weight's shapes, dtypes or group, or `compute`, are unsupported.
+    """
+    weights = (weight,) if isinstance(weight, Weight) else tuple(weight)
+    if not weights:
+        raise ValueError("weight: expected at least one matrix, got none")
+    for part in weights:
+        part.validate()
+        if part.columns != weights[0].columns:
+            raise ValueError(
+                f"weight: expected {weights[0].columns} columns in each part, got {part.columns}"
+            )
+    device = torch.device(device)
+    if device.type == "cpu":
+        from kernels.pack import cpu
+
+        return cpu.pack(weights, compute or "int8")
+    from kernels.pack import triton
+
+    return triton.pack(weights, device, compute)
