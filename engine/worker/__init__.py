@@ -1,0 +1,11 @@
+"""The worker process: Redis on an asyncio loop, the engine on its own thread.
+
+Modules:
+    redis_client: one pipelined Redis connection that the worker controls itself.
+    engine_thread: the step loop, and what it asks of an engine.
+    publisher: events to response logs and to listening gateways.
+    inbox: commands from the worker's inbox stream.
+    heartbeat: `WorkerState`, twice a second.
+    metrics: the names and meanings of the worker's counters.
+    worker: the process's life: start, serve, drain, stop.
+"""

@@ -1,0 +1,228 @@
+"""The step loop on its own thread, and what it asks of an engine.
+
+The engine is not thread-safe but for `prepare`; everything else happens here,
+between steps. The asyncio side puts commands in and gets each step's events by
+one `call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from engine.contract import Event, Failed, Finished, GenerateRequest, ModelCard
+
+logger = logging.getLogger(__name__)
+
+# How long an idle thread sleeps at most; each wake-up proves that it's alive.
+IDLE_PASS_S = 0.25
+
+# Steps that raise one after the other before the process gives up on its engine.
+MAX_STEP_FAULTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine's state after a step.
+
+    Attributes:
+        num_running: Sequences in the batch.
+        num_waiting: Accepted and not yet running.
+        used_blocks: KV blocks referenced by sequences.
+        num_blocks: KV blocks in all.
+        decode_tokens_per_s: Moving average over all sequences; 0 if unknown.
+        counters: Further monotonic counters and gauges by Prometheus name.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    used_blocks: int = 0
+    num_blocks: int = 0
+    decode_tokens_per_s: float = 0.0
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """What the worker drives."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    def prepare(self, request: GenerateRequest) -> Any:
+        """Render, tokenise and check a request; on any thread.
+
+        Raises:
+            ReparteeError: what is wrong with the request.
+        """
+        ...
+
+    def add(self, prepared: Any) -> list[Event]:
+        """Queue a prepared request; its Accepted event."""
+        ...
+
+    def cancel(self, request_id: str) -> list[Event]:
+        """End a request now: its terminal event, or nothing for an unknown id."""
+        ...
+
+    def step(self) -> list[Event]:
+        """One step for everyone; the events that it made."""
+        ...
+
+    def has_work(self) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
+
+
+class EngineThread:
+    """Runs an engine.
+
+    Args:
+        engine: Touched by no one else from now on, but for `prepare`.
+        on_events: Called on the loop with a step's events.
+        on_refused: Called on the loop with (request id, error) when `add` raises.
+        on_fault: Called on the loop with the error of a step that raised; every
+            request in the engine has been dropped by then.
+        on_dead: Called on the loop when the thread gives up.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        on_events: Callable[[list[Event]], None],
+        on_refused: Callable[[str, Exception], None],
+        on_fault: Callable[[Exception], None],
+        on_dead: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._on_events = on_events
+        self._on_refused = on_refused
+        self._on_fault = on_fault
+        self._on_dead = on_dead
+        self._condition = threading.Condition()
+        self._commands: list[tuple[str, str, Any]] = []
+        self._stopping = False
+        self._paused = False
+        self._live: set[str] = set()
+        self._num_faults = 0
+        self._num_steps = 0
+        self._last_step_at = time.time()
+        self._stats = engine.stats()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def last_step_at(self) -> float:
+        """Unix seconds of the last completed step or idle pass."""
+        return self._last_step_at
+
+    @property
+    def stats(self) -> EngineStats:
+        """As of the last completed step."""
+        return self._stats
+
+    @property
+    def num_steps(self) -> int:
+        """Steps completed in all."""
+        return self._num_steps
+
+    def start(self) -> None:
+        """Start the thread; call on the loop that is to get the events."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def add(self, request_id: str, prepared: Any) -> None:
+        """Queue a prepared request."""
+        self._put("add", request_id, prepared)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request before the next step; unknown ids are ignored."""
+        self._put("cancel", request_id, None)
+
+    def pause(self, paused: bool) -> None:
+        """Hold further steps, or go on. Cancels are still carried out."""
+        with self._condition:
+            self._paused = paused
+            self._condition.notify()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the thread to end and wait; whether it did."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _put(self, kind: str, request_id: str, prepared: Any) -> None:
+        with self._condition:
+            self._commands.append((kind, request_id, prepared))
+            self._condition.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if not self._commands and not self._stopping and not self._can_step():
+                    self._condition.wait(IDLE_PASS_S)
+                if self._stopping:
+                    return
+                commands, self._commands = self._commands, []
+            events: list[Event] = []
+            for kind, request_id, prepared in commands:
+                events += self._apply(kind, request_id, prepared)
+            if self._can_step():
+                try:
+                    events += self._engine.step()
+                except Exception as error:
+                    self._step_failed(error)
+                else:
+                    self._num_faults = 0
+                    self._num_steps += 1
+            self._stats = self._engine.stats()
+            self._last_step_at = time.time()
+            if events:
+                self._live.difference_update(
+                    event.request_id for event in events if isinstance(event, Finished | Failed)
+                )
+                self._tell(self._on_events, events)
+            if self._num_faults >= MAX_STEP_FAULTS:
+                self._tell(self._on_dead)
+                return
+
+    def _can_step(self) -> bool:
+        return not self._paused and self._engine.has_work()
+
+    def _apply(self, kind: str, request_id: str, prepared: Any) -> list[Event]:
+        try:
+            if kind == "cancel":
+                self._live.discard(request_id)
+                return self._engine.cancel(request_id)
+            events = self._engine.add(prepared)
+            self._live.add(request_id)
+            return events
+        except Exception as error:
+            self._tell(self._on_refused, request_id, error)
+            return []
+
+    def _step_failed(self, error: Exception) -> None:
+        logger.exception("engine step failed; dropping %d requests", len(self._live))
+        self._num_faults += 1
+        for request_id in self._live:
+            try:
+                self._engine.cancel(request_id)
+            except Exception:
+                logger.exception("dropping %s failed", request_id)
+        self._live.clear()
+        self._tell(self._on_fault, error)
+
+    def _tell(self, callback: Callable[..., None], *args: Any) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            # The loop is closed: the process ends and nobody is left to tell.
+            logger.debug("event after the loop was closed")

@@ -1,0 +1,32 @@
+"""The names and meanings of what a worker counts: `WorkerState.metrics`.
+
+A name may end in one label set, as in `repartee_responses_total{outcome="stop"}`;
+whoever exposes it adds the worker's own label to that set. Names ending in `_total`
+only rise during a worker's life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+HELP: Mapping[str, str] = {
+    "repartee_responses_total": "Responses that ended, by outcome: stop, length, cancelled, "
+    "failed, or lost to another worker.",
+    "repartee_submits_total": "Requests read from the inbox, repeats not counted.",
+    "repartee_cancels_total": "Cancels read from the inbox, those of unknown ids included.",
+    "repartee_unreadable_commands_total": "Inbox entries passed over.",
+    "repartee_prompt_tokens_total": "Prompt tokens of ended responses.",
+    "repartee_completion_tokens_total": "Generated tokens of ended responses.",
+    "repartee_cached_tokens_total": "Prompt tokens found in the prefix cache, of ended responses.",
+    "repartee_events_published_total": "Events written to logs and gateways.",
+    "repartee_redis_errors_total": "Writes that found Redis down.",
+    "repartee_engine_steps_total": "Engine steps.",
+    "repartee_engine_faults_total": "Engine steps that raised.",
+    "repartee_requests_running": "Sequences in the batch.",
+    "repartee_requests_waiting": "Requests accepted and not yet running.",
+    "repartee_responses_live": "Responses that have not ended, those being tokenised included.",
+    "repartee_kv_blocks_used": "KV blocks referenced by sequences.",
+    "repartee_kv_blocks": "KV blocks in all.",
+    "repartee_decode_tokens_per_second": "Moving average over all sequences.",
+    "repartee_unsent_bytes": "Bytes of events not yet written to Redis.",
+}
