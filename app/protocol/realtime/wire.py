@@ -1,0 +1,147 @@
+"""One Realtime connection without its socket: frames in, commands and frames out.
+
+It keeps what belongs to the connection alone: the settings that events are read
+against, the ids of client events already applied, and the source of event ids.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.protocol.errors import error_event
+from app.protocol.fields import Fields
+from app.protocol.ids import event_ids
+from app.protocol.json_codec import decode_object, encode
+from app.protocol.realtime.commands import Command, read_command
+from app.protocol.realtime.settings import SessionSettings, session_object
+from engine.contract import InvalidRequest, ModelCard, ReparteeError
+
+MAX_EVENT_ID_CHARS = 512
+REMEMBERED_EVENTS = 1024
+# One frame of a reopened conversation's items stays under this, or holds one item.
+ITEMS_FRAME_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A client event that is to be carried out."""
+
+    command: Command
+    event_id: str | None
+
+
+class RealtimeWire:
+    """Reads client events and writes server events of one connection.
+
+    Args:
+        session_id: The session shown.
+        settings: The session as it stands; `settings` is kept up by the owner.
+        card: The session's model.
+    """
+
+    def __init__(self, session_id: str, settings: SessionSettings, card: ModelCard) -> None:
+        self.session_id = session_id
+        self.settings = settings
+        self.card = card
+        self.next_event_id = event_ids()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def receive(self, text: str) -> Received | bytes:
+        """Read one text frame.
+
+        Returns:
+            The command, or the `error` frame that answers the event.
+        """
+        event_id: str | None = None
+        try:
+            fields = Fields(decode_object(text))
+            event_id = fields.string("event_id", MAX_EVENT_ID_CHARS)
+            kind = fields.required_string("type")
+            self._check_new(event_id)
+            return Received(read_command(kind, fields, self.settings, self.card), event_id)
+        except ReparteeError as error:
+            return self.error(error, event_id)
+
+    def _check_new(self, event_id: str | None) -> None:
+        """Refuse an event id seen before: a client that sends again applies nothing twice."""
+        if event_id is None:
+            return
+        if event_id in self._seen:
+            raise InvalidRequest(
+                "An event with this event_id was received before; it was not applied again.",
+                code="duplicate_event",
+                param="event_id",
+            )
+        self._seen[event_id] = None
+        if len(self._seen) > REMEMBERED_EVENTS:
+            self._seen.popitem(last=False)
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> bytes:
+        """A server event as JSON text."""
+        return encode({"type": kind, "event_id": self.next_event_id(), **fields})
+
+    def error(self, error: BaseException, event_id: str | None) -> bytes:
+        """An `error` event; `event_id` is that of the client's event behind it."""
+        return encode(error_event(error, self.next_event_id(), event_id))
+
+    @property
+    def conversation_id(self) -> str:
+        """The default conversation; a session has one."""
+        return "conv_" + self.session_id.removeprefix("sess_")
+
+    def updated(self) -> bytes:
+        """`session.updated` with the whole session."""
+        return self.event(
+            "session.updated", {"session": session_object(self.session_id, self.settings)}
+        )
+
+    def opened(self, items: list[dict[str, Any]]) -> list[bytes]:
+        """The greeting: `session.created`, which carries a reopened conversation's items.
+
+        The private field `repartee.items` holds as many as fit ITEMS_FRAME_BYTES; the
+        others follow in `repartee.items` events. `repartee.items_remaining` counts what
+        is still to come.
+        """
+        session = session_object(self.session_id, self.settings)
+        pages = _pages(items)
+        remaining = len(items) - len(pages[0])
+        frames = [
+            self.event(
+                "session.created",
+                {
+                    "session": session,
+                    "repartee.items": pages[0],
+                    "repartee.items_remaining": remaining,
+                },
+            )
+        ]
+        for page in pages[1:]:
+            remaining -= len(page)
+            frames.append(
+                self.event(
+                    "repartee.items",
+                    {"repartee.items": page, "repartee.items_remaining": remaining},
+                )
+            )
+        return frames
+
+    def item(self, kind: str, item: dict[str, Any], previous_item_id: str | None) -> bytes:
+        """`conversation.item.added` or `conversation.item.done`."""
+        return self.event(kind, {"previous_item_id": previous_item_id, "item": item})
+
+
+def _pages(items: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """`items` in order, cut into at least one page of bounded size."""
+    pages: list[list[dict[str, Any]]] = [[]]
+    size = 0
+    for item in items:
+        item_bytes = len(encode(item))
+        if pages[-1] and size + item_bytes > ITEMS_FRAME_BYTES:
+            pages.append([])
+            size = 0
+        pages[-1].append(item)
+        size += item_bytes
+    return pages
