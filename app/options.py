@@ -1,0 +1,289 @@
+"""Every option of every command, in one table.
+
+`--help`, the environment, the documentation page and the settings objects are all
+read from `OPTIONS`. An option's environment twin is its name in capitals after
+`REPARTEE_`: `--kv-blocks` and `REPARTEE_KV_BLOCKS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ENVIRONMENT_PREFIX = "REPARTEE_"
+
+Value = str | int | float | tuple[str, ...]
+
+SERVE = "serve"
+GATEWAY = "gateway"
+WORKER = "worker"
+MODELS = "models"
+DOCTOR = "doctor"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting.
+
+    Attributes:
+        name: Flag without the dashes; kept for good.
+        parse: Text to value; raises ValueError saying what was expected.
+        default: Value when neither flag nor variable is given.
+        kind: What the text looks like, for people.
+        meaning: One sentence, with the unit.
+        zero: What 0 or the empty text means.
+        commands: The commands that take it.
+    """
+
+    name: str
+    parse: Callable[[str], Value]
+    default: Value
+    kind: str
+    meaning: str
+    zero: str
+    commands: tuple[str, ...]
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper().replace("-", "_")
+
+    @property
+    def zero_word(self) -> str:
+        """What `zero` speaks of: the number or the empty text."""
+        return "0" if isinstance(self.default, int | float) else "Empty"
+
+    @property
+    def default_text(self) -> str:
+        """The default as a person would type it."""
+        if isinstance(self.default, tuple):
+            return ",".join(self.default)
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        expected = f"a whole number from {low} to {high}"
+        if not text.isascii() or not text.isdigit():
+            raise ValueError(expected)
+        if not low <= int(text[:20]) <= high or len(text) > 20:
+            raise ValueError(expected)
+        return int(text)
+
+    return parse
+
+
+def _seconds(high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        expected = f"seconds from 0 to {high:g}"
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(expected) from None
+        if not math.isfinite(value) or not 0 <= value <= high:
+            raise ValueError(expected)
+        return value
+
+    return parse
+
+
+def _choice(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError(f"one of {', '.join(values)}")
+        return text
+
+    return parse
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a text that is not empty")
+    return text
+
+
+def _redis_url(text: str) -> str:
+    if text and not text.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("a URL that begins with redis://, rediss:// or unix://")
+    return text
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+    for origin in origins:
+        if origin != "*" and not origin.startswith(("http://", "https://")):
+            raise ValueError("origins such as https://chat.example.org, joined by commas, or *")
+    return origins
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "host",
+        _filled,
+        "127.0.0.1",
+        "address",
+        "Address that the gateway listens on.",
+        "",
+        (SERVE, GATEWAY),
+    ),
+    Option(
+        "port",
+        _integer(0, 65535),
+        8080,
+        "number",
+        "TCP port that the gateway listens on.",
+        "any free port, named in the ready line",
+        (SERVE, GATEWAY),
+    ),
+    Option(
+        "redis-url",
+        _redis_url,
+        "",
+        "URL",
+        "Redis that gateways and workers share; 6.2 or later.",
+        "serve starts a private one; the other commands use redis://127.0.0.1:6379/0",
+        (SERVE, GATEWAY, WORKER, DOCTOR),
+    ),
+    Option(
+        "data-dir",
+        _text,
+        "",
+        "folder",
+        "Holds models/ and the private Redis's data; one serve at a time.",
+        "repartee below $XDG_DATA_HOME, or else ~/.local/share/repartee",
+        (SERVE, WORKER, MODELS, DOCTOR),
+    ),
+    Option(
+        "model",
+        _text,
+        "",
+        "path or name",
+        "GGUF file, Hugging Face folder, or the name of a model that `repartee models` lists.",
+        "the only model in the data folder, or else the packaged SmolLM2-135M-Instruct",
+        (SERVE, WORKER, DOCTOR),
+    ),
+    Option(
+        "kv-blocks",
+        _integer(0, 10_000_000),
+        0,
+        "number",
+        "KV cache blocks of 16 tokens, shared by all running requests.",
+        "as many as a share of the free memory holds",
+        (SERVE, WORKER),
+    ),
+    Option(
+        "max-running",
+        _integer(0, 100_000),
+        0,
+        "number",
+        "Requests that run at once; further ones wait.",
+        "bounded by the free KV blocks alone",
+        (SERVE, WORKER),
+    ),
+    Option(
+        "speculation",
+        _choice("off"),
+        "off",
+        "off",
+        "Guess several tokens ahead and verify them in one step.",
+        "",
+        (SERVE, WORKER),
+    ),
+    Option(
+        "threads",
+        _integer(0, 1024),
+        0,
+        "number",
+        "CPU threads for the model.",
+        "one for each core that the process may use",
+        (SERVE, WORKER),
+    ),
+    Option(
+        "device",
+        _choice("auto", "cpu", "cuda"),
+        "auto",
+        "auto, cpu, cuda",
+        "Where the model runs; auto takes the GPU if there is one.",
+        "",
+        (SERVE, WORKER, DOCTOR),
+    ),
+    Option(
+        "dtype",
+        _choice("auto", "float32", "bfloat16"),
+        "auto",
+        "auto, float32, bfloat16",
+        "Precision of activations and KV cache; auto takes what the device computes best.",
+        "",
+        (SERVE, WORKER),
+    ),
+    Option(
+        "grace",
+        _seconds(3600.0),
+        30.0,
+        "seconds",
+        "How long running answers may go on after a stop signal.",
+        "stop at once",
+        (SERVE, GATEWAY, WORKER),
+    ),
+    Option(
+        "api-keys-file",
+        _text,
+        "",
+        "file",
+        "API keys that the gateway accepts; its format is in the documentation.",
+        "no keys: anyone on this machine is let in, and nobody from elsewhere",
+        (SERVE, GATEWAY),
+    ),
+    Option(
+        "allowed-origins",
+        _origins,
+        (),
+        "origins",
+        "Web origins, joined by commas, whose pages may connect besides the gateway's own.",
+        "only the gateway's own page",
+        (SERVE, GATEWAY),
+    ),
+    Option(
+        "log-level",
+        _choice("debug", "info", "warning", "error"),
+        "info",
+        "debug, info, warning, error",
+        "Least severe log line that is written to standard error.",
+        "",
+        (SERVE, GATEWAY, WORKER),
+    ),
+)
+
+
+def options_of(command: str) -> tuple[Option, ...]:
+    """The options that `command` takes, in table order."""
+    return tuple(option for option in OPTIONS if command in option.commands)
+
+
+def markdown_table() -> str:
+    """The table as it stands in the documentation."""
+    rows = [
+        "| option | environment | takes | default | meaning | commands |",
+        "|---|---|---|---|---|---|",
+    ]
+    for option in OPTIONS:
+        zero = f" {option.zero_word}: {option.zero}." if option.zero else ""
+        default = f"`{option.default_text}`" if option.default_text else ""
+        cells = (
+            f"`{option.flag}`",
+            f"`{option.variable}`",
+            option.kind,
+            default,
+            option.meaning + zero,
+            ", ".join(option.commands),
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"

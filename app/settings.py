@@ -1,0 +1,297 @@
+"""What each process was told, read once from the command line and the environment.
+
+The command line beats the environment. A variable that begins with `REPARTEE_` and
+is not known, or a value that does not fit, stops start-up by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from app.options import (
+    DOCTOR,
+    ENVIRONMENT_PREFIX,
+    GATEWAY,
+    MODELS,
+    OPTIONS,
+    SERVE,
+    WORKER,
+    Option,
+    Value,
+    options_of,
+)
+from app.startup_error import StartupError
+
+DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """One gateway process.
+
+    Attributes:
+        host: Address to listen on.
+        port: TCP port; 0 takes a free one.
+        redis_url: Never empty.
+        grace_s: Seconds that running answers get after a stop signal.
+        api_keys_file: None lets in anyone on this machine and nobody else.
+        allowed_origins: Web origins besides the gateway's own; `*` is any.
+        log_level: debug, info, warning or error.
+    """
+
+    host: str
+    port: int
+    redis_url: str
+    grace_s: float
+    api_keys_file: Path | None
+    allowed_origins: tuple[str, ...]
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """One worker process.
+
+    Attributes:
+        redis_url: Never empty.
+        data_dir: Where models are looked for.
+        model: Path or name as given; empty takes the default model.
+        kv_blocks: KV cache blocks; 0 takes a share of the free memory.
+        max_running: Requests that run at once; 0 is bounded by KV blocks alone.
+        speculation: off.
+        threads: CPU threads; 0 is one for each usable core.
+        device: auto, cpu or cuda.
+        dtype: auto, float32 or bfloat16.
+        grace_s: Seconds that running answers get after a stop signal.
+        log_level: debug, info, warning or error.
+    """
+
+    redis_url: str
+    data_dir: Path
+    model: str
+    kv_blocks: int
+    max_running: int
+    speculation: str
+    threads: int
+    device: str
+    dtype: str
+    grace_s: float
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """The supervisor and what it starts.
+
+    Attributes:
+        data_dir: Lock, models and the private Redis's data.
+        redis_url: A Redis to use instead of a private one; None starts one.
+        gateway: Its `redis_url` is the default until the private Redis has its own.
+        worker: Likewise.
+    """
+
+    data_dir: Path
+    redis_url: str | None
+    gateway: GatewaySettings
+    worker: WorkerSettings
+
+    @property
+    def grace_s(self) -> float:
+        return self.gateway.grace_s
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsSettings:
+    """`repartee models`."""
+
+    data_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorSettings:
+    """`repartee doctor`; the fields mean the same as for `serve`."""
+
+    data_dir: Path
+    redis_url: str | None
+    model: str
+    device: str
+
+
+def default_data_dir(environ: Mapping[str, str]) -> Path:
+    """`repartee` below the user's data folder, by the XDG base directory rule."""
+    base = environ.get("XDG_DATA_HOME", "")
+    root = Path(base) if Path(base).is_absolute() else Path("~/.local/share").expanduser()
+    return root / "repartee"
+
+
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Refuse variables with our prefix that no option has.
+
+    Raises:
+        StartupError: naming the variable and the nearest known one.
+    """
+    known = [option.variable for option in OPTIONS]
+    for name in sorted(environ):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "Unset it; `--help` lists what exists."
+            raise StartupError(f"Unknown setting {name} in the environment.", hint)
+
+
+def _read(option: Option, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Value:
+    """The option's value from its flag, else its variable, else its default."""
+    source, text = option.flag, flags.get(option.name)
+    if text is None:
+        source, text = option.variable, environ.get(option.variable)
+    if text is None:
+        return option.default
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        raise StartupError(f"{source} takes {error}, got {text[:80]!r}.") from None
+
+
+class _Values:
+    """One command's values, with their types narrowed where they are used."""
+
+    def __init__(
+        self, command: str, flags: Mapping[str, str | None], environ: Mapping[str, str]
+    ) -> None:
+        self._values = {
+            option.name: _read(option, flags, environ) for option in options_of(command)
+        }
+        self._environ = environ
+
+    def text(self, name: str) -> str:
+        return cast(str, self._values[name])
+
+    def integer(self, name: str) -> int:
+        return cast(int, self._values[name])
+
+    def seconds(self, name: str) -> float:
+        return cast(float, self._values[name])
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        return cast("tuple[str, ...]", self._values[name])
+
+    @property
+    def data_dir(self) -> Path:
+        given = self.text("data-dir")
+        path = Path(given).expanduser() if given else default_data_dir(self._environ)
+        return path.absolute()
+
+    @property
+    def redis_url(self) -> str:
+        return self.text("redis-url") or DEFAULT_REDIS_URL
+
+    def gateway(self) -> GatewaySettings:
+        keys = self.text("api-keys-file")
+        return GatewaySettings(
+            host=self.text("host"),
+            port=self.integer("port"),
+            redis_url=self.redis_url,
+            grace_s=self.seconds("grace"),
+            api_keys_file=Path(keys).expanduser().absolute() if keys else None,
+            allowed_origins=self.texts("allowed-origins"),
+            log_level=self.text("log-level"),
+        )
+
+    def worker(self) -> WorkerSettings:
+        return WorkerSettings(
+            redis_url=self.redis_url,
+            data_dir=self.data_dir,
+            model=self.text("model"),
+            kv_blocks=self.integer("kv-blocks"),
+            max_running=self.integer("max-running"),
+            speculation=self.text("speculation"),
+            threads=self.integer("threads"),
+            device=self.text("device"),
+            dtype=self.text("dtype"),
+            grace_s=self.seconds("grace"),
+            log_level=self.text("log-level"),
+        )
+
+
+def gateway_environment(settings: GatewaySettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with exactly these settings, for a gateway process to read back.
+
+    The Redis URL may hold a password, and arguments are visible to every user.
+    """
+    ours = {
+        "REPARTEE_HOST": settings.host,
+        "REPARTEE_PORT": str(settings.port),
+        "REPARTEE_REDIS_URL": settings.redis_url,
+        "REPARTEE_GRACE": str(settings.grace_s),
+        "REPARTEE_API_KEYS_FILE": str(settings.api_keys_file or ""),
+        "REPARTEE_ALLOWED_ORIGINS": ",".join(settings.allowed_origins),
+        "REPARTEE_LOG_LEVEL": settings.log_level,
+    }
+    return {**without_our_variables(environ), **ours}
+
+
+def without_our_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` less everything that begins with our prefix."""
+    return {
+        name: value for name, value in environ.items() if not name.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def gateway_settings(
+    flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> GatewaySettings:
+    """Settings of `repartee gateway`; `flags` maps option names to texts.
+
+    Raises:
+        StartupError: for an unknown variable or a value that does not fit.
+    """
+    check_environment(environ)
+    return _Values(GATEWAY, flags, environ).gateway()
+
+
+def worker_settings(
+    flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> WorkerSettings:
+    """Settings of `repartee worker`; see `gateway_settings`."""
+    check_environment(environ)
+    return _Values(WORKER, flags, environ).worker()
+
+
+def serve_settings(
+    flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> ServeSettings:
+    """Settings of `repartee serve`; see `gateway_settings`."""
+    check_environment(environ)
+    values = _Values(SERVE, flags, environ)
+    return ServeSettings(
+        data_dir=values.data_dir,
+        redis_url=values.text("redis-url") or None,
+        gateway=values.gateway(),
+        worker=values.worker(),
+    )
+
+
+def models_settings(
+    flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> ModelsSettings:
+    """Settings of `repartee models`; see `gateway_settings`."""
+    check_environment(environ)
+    return ModelsSettings(data_dir=_Values(MODELS, flags, environ).data_dir)
+
+
+def doctor_settings(
+    flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> DoctorSettings:
+    """Settings of `repartee doctor`; see `gateway_settings`."""
+    check_environment(environ)
+    values = _Values(DOCTOR, flags, environ)
+    return DoctorSettings(
+        data_dir=values.data_dir,
+        redis_url=values.text("redis-url") or None,
+        model=values.text("model"),
+        device=values.text("device"),
+    )

@@ -1,0 +1,43 @@
+"""How a worker process is started: the only thing here that knows its command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from app.models import ModelFile
+from app.settings import WorkerSettings, without_our_variables
+
+REDIS_URL_VARIABLE = "REPARTEE_REDIS_URL"
+
+
+def worker_command(settings: WorkerSettings, model: ModelFile) -> list[str]:
+    """Program and arguments, without the Redis URL: arguments are visible to every user."""
+    return [
+        sys.executable,
+        "-m",
+        "engine.worker",
+        "--model",
+        str(model.path),
+        "--kv-blocks",
+        str(settings.kv_blocks),
+        "--max-running",
+        str(settings.max_running),
+        "--speculation",
+        settings.speculation,
+        "--threads",
+        str(settings.threads),
+        "--device",
+        settings.device,
+        "--dtype",
+        settings.dtype,
+        "--grace",
+        f"{settings.grace_s:g}",
+        "--log-level",
+        settings.log_level,
+    ]
+
+
+def worker_environment(settings: WorkerSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with the Redis URL as our only variable."""
+    return {**without_our_variables(environ), REDIS_URL_VARIABLE: settings.redis_url}
