@@ -1,0 +1,1 @@
+"""GGUF files: their structure, their block formats, their names and conventions."""

@@ -1,0 +1,1 @@
+"""The Llama family's forward pass, on the ops of `kernels`."""
