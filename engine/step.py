@@ -49,14 +49,48 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Where a step's time went, seconds.
+
+    Attributes:
+        schedule_s: Choosing the work.
+        prepare_s: Turning it into tensors.
+        forward_s: The model.
+        sample_s: Logits to tokens.
+        text_s: Tokens to text and events.
+    """
+
+    schedule_s: float = 0.0
+    prepare_s: float = 0.0
+    forward_s: float = 0.0
+    sample_s: float = 0.0
+    text_s: float = 0.0
+
+    def __add__(self, other: StepTimes) -> StepTimes:
+        return StepTimes(
+            self.schedule_s + other.schedule_s,
+            self.prepare_s + other.prepare_s,
+            self.forward_s + other.forward_s,
+            self.sample_s + other.sample_s,
+            self.text_s + other.text_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutput:
     """New token ids by sequence id; a sequence that sampled nothing is absent.
 
     A token that ends its sequence (end of turn, stop token) may be followed by
-    others where several were decoded at once; the engine drops them.
+    others where several were decoded at once; the engine drops them. An id below 0
+    says that no token could be sampled; the engine fails that request.
+
+    Attributes:
+        tokens: Sequence id to new token ids, in order.
+        times: The runner's part of the step's times.
     """
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
+    times: StepTimes = field(default_factory=StepTimes)
 
 
 class Runner(Protocol):

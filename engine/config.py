@@ -1,0 +1,74 @@
+"""The engine's settings, checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Speculation = Literal["off", "ngram", "auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How one engine schedules and what it may use.
+
+    Attributes:
+        num_blocks: KV blocks in all.
+        block_size: Tokens a block holds.
+        max_running: Most sequences in the batch; memory and step time usually
+            limit it before.
+        max_waiting: Most sequences waiting; one more is refused as Overloaded.
+        max_step_tokens: Most tokens one step computes.
+        target_step_ms: Step time that prefill pieces are cut to while other
+            sequences decode, milliseconds.
+        prefill_step_ms: The same while none decodes: the longest that a new
+            request waits for the running step, milliseconds.
+        ageing_ms: A waiting request passes newer ones of the next higher tier
+            after this long, milliseconds.
+        max_suspensions: How often one sequence may be suspended for others.
+        flush_ms: Longest wait of a token for its chunk to fill, milliseconds.
+        prefix_cache: Whether computed prefixes are found again.
+        speculation: `off`; `ngram` drafts whenever it can; `auto` drafts where it
+            measures a gain.
+        max_draft_tokens: Most tokens guessed ahead for one sequence.
+        check_invariants: Compare all bookkeeping after each step; for tests.
+    """
+
+    num_blocks: int
+    block_size: int = 16
+    max_running: int = 256
+    max_waiting: int = 1024
+    max_step_tokens: int = 2048
+    target_step_ms: float = 80.0
+    prefill_step_ms: float = 200.0
+    ageing_ms: float = 10_000.0
+    max_suspensions: int = 3
+    flush_ms: float = 150.0
+    prefix_cache: bool = True
+    speculation: Speculation = "off"
+    max_draft_tokens: int = 8
+    check_invariants: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "block_size", "max_running", "max_waiting"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("target_step_ms", "prefill_step_ms", "ageing_ms"):
+            self._require(name, getattr(self, name) > 0, "above 0")
+        self._require(
+            "max_step_tokens",
+            self.max_step_tokens >= self.block_size,
+            f"at least block_size ({self.block_size})",
+        )
+        self._require("max_suspensions", self.max_suspensions >= 0, "at least 0")
+        self._require("flush_ms", self.flush_ms >= 0, "at least 0")
+        self._require("speculation", self.speculation in ("off", "ngram", "auto"), "known")
+        self._require("max_draft_tokens", 1 <= self.max_draft_tokens <= 64, "from 1 to 64")
+
+    def _require(self, name: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise ValueError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Tokens that all blocks together hold."""
+        return self.num_blocks * self.block_size

@@ -1,0 +1,416 @@
+"""The engine: requests in, events out, one step at a time."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.chunker import Chunk
+from engine.config import EngineConfig
+from engine.contract import (
+    Accepted,
+    Conflict,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    Delta,
+    EngineFault,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    InvalidRequest,
+    Message,
+    ModelCard,
+    NotFound,
+    Overloaded,
+    ReparteeError,
+    Unavailable,
+)
+from engine.contract.sampling import MAX_SEED
+from engine.invariants import check_invariants
+from engine.prefix_cache import extend_names, root_name
+from engine.scheduler import Scheduler
+from engine.sequence import Sequence
+from engine.stats import EngineStats, Totals
+from engine.step import Runner, StepOutput, StepPlan, StepTimes, Work
+from engine.text_stream import TextStream
+
+logger = logging.getLogger(__name__)
+
+# Told to clients that come while the queue is full or the engine drains.
+_RETRY_AFTER_MS = 1000
+
+
+class Vocabulary(Protocol):
+    """What the engine needs of a tokenizer to turn tokens into text."""
+
+    @property
+    def eos_ids(self) -> Iterable[int]:
+        """Tokens that end a turn."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The token's bytes; b"" for a control token."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that fits: tokenised, checked, its prefix named.
+
+    Attributes:
+        request: What was asked for.
+        tokens: The prompt; not empty.
+        block_names: Names of the prompt's full blocks.
+        root_name: Parent of the first block.
+        seed: The request's, or one drawn for it.
+    """
+
+    request: GenerateRequest
+    tokens: list[int]
+    block_names: list[bytes]
+    root_name: bytes
+    seed: int
+
+
+class Engine:
+    """Continuous batching of many requests over one runner.
+
+    `prepare` may be called from any thread. Everything else belongs to one thread:
+    add, cancel and step return the events they caused, in order, and each request
+    ends with exactly one of Finished and Failed.
+
+    Args:
+        config: Settings.
+        card: The model's.
+        runner: Executes steps.
+        vocabulary: Bytes of tokens, and which end a turn.
+        encode_chat: Renders and tokenises the turns of a request; thread-safe.
+        clock: Seconds, monotonic.
+        wall_clock: Unix seconds, for deadlines.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        card: ModelCard,
+        runner: Runner,
+        vocabulary: Vocabulary,
+        encode_chat: Callable[[tuple[Message, ...]], list[int]],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.config = config
+        self.card = card
+        self.scheduler = Scheduler(config, runner.max_decode_steps)
+        self.sequences: dict[str, Sequence] = {}
+        self.totals = Totals()
+        self.draining = False
+        self._runner = runner
+        self._vocabulary = vocabulary
+        self._eos_ids = frozenset(vocabulary.eos_ids)
+        self._encode_chat = encode_chat
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._num_added = 0
+        # No live request has an earlier deadline.
+        self._next_deadline = float("inf")
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """Prompt and answer together: the model's window, or the whole KV pool."""
+        return min(self.card.context_window, self.config.num_kv_tokens)
+
+    def has_work(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self.sequences)
+
+    def prepare(self, request: GenerateRequest) -> Prepared:
+        """Tokenise and check a request. Thread-safe; takes CPU time in proportion to it.
+
+        Raises:
+            NotFound: for another model.
+            ContextLengthExceeded: where the prompt leaves no room for an answer.
+            InvalidRequest: for token ids outside the vocabulary.
+        """
+        if request.model != self.card.id:
+            raise NotFound(
+                f"model must be {self.card.id!r}, got {request.model!r:.80}.",
+                param="model",
+                code="model_not_found",
+            )
+        request.sampling.check_vocabulary(self.card.vocab_size)
+        self._check_size(request.messages)
+        tokens = self._encode_chat(request.messages)
+        if not tokens:
+            raise InvalidRequest("messages must render to at least one token.", param="messages")
+        if len(tokens) >= self.max_sequence_tokens:
+            raise self._too_long(f"{len(tokens)} tokens")
+        root = root_name(self.card.id, request.tenant)
+        names: list[bytes] = []
+        if self.config.prefix_cache:
+            extend_names(names, root, tokens, self.config.block_size)
+        seed = request.sampling.seed
+        return Prepared(
+            request=request,
+            tokens=tokens,
+            block_names=names,
+            root_name=root,
+            seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
+        )
+
+    def _check_size(self, messages: tuple[Message, ...]) -> None:
+        """Refuse what can't fit without tokenising it."""
+        num_bytes = sum(len(message.content.encode()) for message in messages)
+        least = -(-num_bytes // self.card.max_token_bytes)
+        if least >= self.max_sequence_tokens:
+            raise self._too_long(f"at least {least} tokens")
+
+    def _too_long(self, length: str) -> ContextLengthExceeded:
+        return ContextLengthExceeded(
+            f"messages must leave room for an answer in the context window of "
+            f"{self.max_sequence_tokens} tokens, got {length}.",
+            param="messages",
+        )
+
+    def add(self, prepared: Prepared) -> list[Event]:
+        """Queue a prepared request.
+
+        Raises:
+            Unavailable: while draining.
+            Overloaded: where the queue is full.
+            Conflict: for the id of a request that still lives.
+        """
+        request = prepared.request
+        if self.draining:
+            raise Unavailable("The worker is shutting down.", retry_after_ms=_RETRY_AFTER_MS)
+        if request.request_id in self.sequences:
+            raise Conflict(
+                f"request {request.request_id} is already being answered.",
+                code="duplicate_request",
+            )
+        if len(self.scheduler.waiting) >= self.config.max_waiting:
+            raise Overloaded(
+                f"The queue is full: {self.config.max_waiting} requests wait.",
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
+        seq = self._new_sequence(prepared)
+        self.sequences[request.request_id] = seq
+        self.scheduler.add(seq)
+        self._next_deadline = min(self._next_deadline, request.deadline_at)
+        self.totals.requests += 1
+        accepted = Accepted(
+            request.request_id, request.epoch, self._take_seq(seq), len(prepared.tokens)
+        )
+        self._check()
+        return [accepted]
+
+    def _new_sequence(self, prepared: Prepared) -> Sequence:
+        sampling = prepared.request.sampling
+        num_prompt_tokens = len(prepared.tokens)
+        limit = self.max_sequence_tokens
+        if sampling.max_tokens is not None:
+            limit = min(limit, num_prompt_tokens + sampling.max_tokens)
+        stop_ids = frozenset(sampling.stop_token_ids)
+        self._num_added += 1
+        now = self._clock()
+        return Sequence(
+            id=self._num_added,
+            request=prepared.request,
+            tokens=list(prepared.tokens),
+            num_prompt_tokens=num_prompt_tokens,
+            max_tokens=limit,
+            seed=prepared.seed,
+            end_ids=stop_ids if sampling.ignore_eos else stop_ids | self._eos_ids,
+            masked_ids=tuple(sorted(stop_ids | self._eos_ids)),
+            block_names=list(prepared.block_names),
+            root_name=prepared.root_name,
+            stream=TextStream(
+                self._vocabulary.token_bytes, sampling.stop, self.config.flush_ms / 1000
+            ),
+            arrived_at=now,
+            enqueued_at=now,
+        )
+
+    def cancel(self, request_id: str) -> list[Event]:
+        """End a request now, with the text and usage so far. Unknown ids are ignored."""
+        seq = self.sequences.get(request_id)
+        if seq is None:
+            return []
+        return self._finish(seq, FinishReason.CANCELLED, self._clock())
+
+    def drain(self) -> None:
+        """Take no more requests; what lives is answered to its end."""
+        self.draining = True
+
+    def step(self) -> list[Event]:
+        """Run one step of all that can run, and return what came of it."""
+        started = self._clock()
+        events = self._expire(started)
+        plan = self.scheduler.schedule(started)
+        scheduled = self._clock()
+        if plan.work:
+            output = self._run(plan, events)
+            finished = self._clock()
+            if output is not None:
+                self.scheduler.costs.record(plan.num_tokens, (finished - scheduled) * 1000)
+                self._take_output(plan, output, finished, events)
+                times = output.times
+                self.totals.record_step(
+                    StepTimes(
+                        schedule_s=scheduled - started,
+                        prepare_s=times.prepare_s,
+                        forward_s=times.forward_s,
+                        sample_s=times.sample_s,
+                        text_s=self._clock() - finished,
+                    ),
+                    num_tokens=plan.num_tokens,
+                    num_sampled=sum(len(tokens) for tokens in output.tokens.values()),
+                    elapsed_s=self._clock() - started,
+                )
+        self._flush(events)
+        self._check()
+        return events
+
+    def stats(self) -> EngineStats:
+        """Gauges and totals, for the heartbeat and metrics."""
+        scheduler = self.scheduler
+        counters = self.totals.counters()
+        counters["repartee_engine_suspensions_total"] = scheduler.counts.suspensions
+        counters["repartee_engine_cached_tokens_total"] = scheduler.counts.cached_tokens
+        counters["repartee_engine_cached_blocks"] = scheduler.blocks.num_named
+        return EngineStats(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            used_blocks=scheduler.blocks.num_used,
+            num_blocks=scheduler.blocks.num_blocks,
+            decode_tokens_per_s=self.totals.decode_tokens_per_s,
+            counters=counters,
+        )
+
+    def _run(self, plan: StepPlan, events: list[Event]) -> StepOutput | None:
+        """Run a plan; where the runner fails, only the plan's own requests fail."""
+        try:
+            return self._runner.run(plan)
+        except Exception:
+            logger.exception("step failed; %d requests with it", len(plan.work))
+            self.totals.step_faults += 1
+            for item in plan.work:
+                fault = EngineFault("The engine failed on this request.")
+                events += self._fail(item.sequence, fault, self._clock())
+            return None
+
+    def _take_output(
+        self, plan: StepPlan, output: StepOutput, now: float, events: list[Event]
+    ) -> None:
+        for item in plan.work:
+            sampled = output.tokens.get(item.sequence.id, [])
+            reason = self._extend(item, sampled, now)
+            if isinstance(reason, ReparteeError):
+                events += self._fail(item.sequence, reason, now)
+            elif reason is not None:
+                events += self._finish(item.sequence, reason, now)
+
+    def _extend(
+        self, item: Work, sampled: list[int], now: float
+    ) -> FinishReason | ReparteeError | None:
+        """Take a sequence's new tokens; returns why it ends, if it does."""
+        seq = item.sequence
+        reason: FinishReason | ReparteeError | None = None
+        for token in sampled:
+            if token < 0:
+                logger.error("request %s: no finite logit to sample from", seq.request_id)
+                reason = EngineFault("The engine failed on this request.")
+                break
+            if token in seq.end_ids:
+                reason = FinishReason.STOP
+                break
+            seq.tokens.append(token)
+            seq.stream.push(token, now)
+            if seq.stream.stopped:
+                reason = FinishReason.STOP
+                break
+            if seq.num_remaining <= 0:
+                reason = FinishReason.LENGTH
+                break
+        # The last sampled token has no KV yet.
+        num_computed = item.start + item.num_tokens + max(len(sampled) - 1, 0)
+        if self.config.prefix_cache:
+            extend_names(seq.block_names, seq.root_name, seq.tokens, self.config.block_size)
+        self.scheduler.computed(seq, min(num_computed, len(seq.tokens)))
+        return reason
+
+    def _expire(self, now: float) -> list[Event]:
+        """Fail what is past its deadline, waiting or running."""
+        wall = self._wall_clock()
+        events: list[Event] = []
+        if wall < self._next_deadline:
+            return events
+        for seq in list(self.sequences.values()):
+            if wall >= seq.request.deadline_at:
+                error = DeadlineExceeded("The request's deadline passed before its answer ended.")
+                events += self._fail(seq, error, now)
+        self._next_deadline = min(
+            (seq.request.deadline_at for seq in self.sequences.values()), default=float("inf")
+        )
+        return events
+
+    def _flush(self, events: list[Event]) -> None:
+        """Send every chunk that is full or has waited long enough."""
+        now = self._clock()
+        for seq in self.sequences.values():
+            if seq.stream.has_unsent:
+                events += self._deltas(seq, seq.stream.take(now))
+
+    def _finish(self, seq: Sequence, reason: FinishReason, now: float) -> list[Event]:
+        events = self._end(seq, now)
+        usage = seq.usage()
+        self.totals.ended[reason.value] += 1
+        self.totals.completion_tokens += usage.completion_tokens
+        events.append(
+            Finished(seq.request_id, seq.request.epoch, self._take_seq(seq), reason, usage)
+        )
+        self._check()
+        return events
+
+    def _fail(self, seq: Sequence, error: ReparteeError, now: float) -> list[Event]:
+        events = self._end(seq, now)
+        usage = seq.usage()
+        self.totals.ended["failed"] += 1
+        self.totals.completion_tokens += usage.completion_tokens
+        events.append(Failed(seq.request_id, seq.request.epoch, self._take_seq(seq), error, usage))
+        return events
+
+    def _end(self, seq: Sequence, now: float) -> list[Event]:
+        """Take a sequence out of everything; returns the rest of its text."""
+        events = self._deltas(seq, seq.stream.finish(now))
+        self.scheduler.remove(seq)
+        del self.sequences[seq.request_id]
+        return events
+
+    def _deltas(self, seq: Sequence, chunks: list[Chunk]) -> list[Event]:
+        return [
+            Delta(
+                seq.request_id,
+                seq.request.epoch,
+                self._take_seq(seq),
+                chunk.text,
+                chunk.num_tokens,
+            )
+            for chunk in chunks
+        ]
+
+    @staticmethod
+    def _take_seq(seq: Sequence) -> int:
+        seq.next_seq += 1
+        return seq.next_seq - 1
+
+    def _check(self) -> None:
+        if self.config.check_invariants:
+            check_invariants(self)

@@ -1,0 +1,49 @@
+"""Compares all of the engine's bookkeeping with itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.sequence import Sequence, Status
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+
+def check_invariants(engine: Engine) -> None:
+    """Check blocks, queues and sequences against each other.
+
+    Raises:
+        AssertionError: saying what disagrees.
+    """
+    scheduler = engine.scheduler
+    queued = {seq.id for seq in scheduler.waiting}
+    running = {seq.id for seq in scheduler.running}
+    known = {seq.id for seq in engine.sequences.values()}
+    assert len(queued) == len(scheduler.waiting), "a sequence waits twice"
+    assert len(running) == len(scheduler.running), "a sequence runs twice"
+    assert not queued & running, f"waiting and running: {queued & running}"
+    assert queued | running == known, f"queues and requests differ: {(queued | running) ^ known}"
+    assert len(scheduler.running) <= engine.config.max_running, "more run than may"
+    for seq in scheduler.waiting:
+        assert seq.status is Status.WAITING, f"{seq.request_id} waits as {seq.status}"
+        assert not seq.block_table, f"{seq.request_id} waits and holds blocks"
+    for seq in scheduler.running:
+        _check_running(engine, seq)
+    scheduler.blocks.check(seq.block_table for seq in scheduler.running)
+    if not known:
+        assert scheduler.blocks.num_used == 0, "blocks are in use while nothing runs"
+
+
+def _check_running(engine: Engine, seq: Sequence) -> None:
+    name = seq.request_id
+    assert seq.status is Status.RUNNING, f"{name} runs as {seq.status}"
+    assert 0 <= seq.num_computed < len(seq.tokens), f"{name}: {seq.num_computed} computed"
+    assert len(seq.tokens) < seq.max_tokens, f"{name} runs past its end"
+    capacity = len(seq.block_table) * engine.config.block_size
+    assert seq.num_computed <= capacity, f"{name} computed past its blocks"
+    most = engine.scheduler.blocks.blocks_for(seq.max_tokens)
+    assert len(seq.block_table) <= most, f"{name} holds more blocks than its answer can fill"
+    assert seq.num_suspensions <= engine.config.max_suspensions, (
+        f"{name} was suspended {seq.num_suspensions} times"
+    )

@@ -1,0 +1,216 @@
+"""A model that is a hash, run on a virtual clock, and all that an engine needs around it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.contract import GenerateRequest, Message, ModelCard, SamplingParams, Tier
+from engine.engine import Engine
+from engine.step import StepOutput, StepPlan, StepTimes
+from tests.fakes.clock import VirtualClock
+
+VOCAB_SIZE = 300
+EOS_ID = 256
+CONTROL_ID = 257
+
+
+class ByteVocabulary:
+    """Ids 0 to 255 are bytes; 256 ends a turn, the rest are control tokens."""
+
+    eos_ids = frozenset((EOS_ID,))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes((token_id,)) if token_id < 256 else b""
+
+
+def encode_chat(messages: tuple[Message, ...]) -> list[int]:
+    """The bytes of all contents, each turn closed by a control token."""
+    tokens: list[int] = []
+    for message in messages:
+        tokens += [*message.content.encode(), CONTROL_ID]
+    return tokens
+
+
+def hashed_token(tokens: Sequence[int], seed: int, eos_every: int) -> int:
+    """The next token after `tokens`: a letter, or about once in `eos_every` the end."""
+    key = ",".join(map(str, tokens)) + f"|{seed}"
+    value = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
+    if eos_every and value % eos_every == 0:
+        return EOS_ID
+    return 97 + (value >> 16) % 26
+
+
+class FakeRunner:
+    """Keeps real KV contents, as tokens, and refuses to read what isn't there.
+
+    Every slot holds the prefix that was computed into it, so that a wrong block, a
+    block handed out too early or a token left out fails the step.
+
+    Args:
+        config: The engine's, for the size of the KV pool.
+        clock: Moved by the cost of each step.
+        base_ms: Cost of a step, milliseconds.
+        token_ms: Further cost of each token, milliseconds.
+        eos_every: How seldom an answer ends by itself; 0 means never.
+        max_decode_steps: As for any runner.
+        next_token: Another model, from (tokens, seed) to a token.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        clock: VirtualClock,
+        *,
+        base_ms: float = 10.0,
+        token_ms: float = 1.0,
+        eos_every: int = 0,
+        max_decode_steps: int = 1,
+        next_token: Callable[[Sequence[int], int], int] | None = None,
+    ) -> None:
+        self._block_size = config.block_size
+        self._clock = clock
+        self._base_ms = base_ms
+        self._token_ms = token_ms
+        self._max_decode_steps = max_decode_steps
+        self._next_token = next_token or (
+            lambda tokens, seed: hashed_token(tokens, seed, eos_every)
+        )
+        self._kv: list[int | None] = [None] * (config.num_blocks * config.block_size)
+        self.plans: list[StepPlan] = []
+        self.fail_next = False
+
+    @property
+    def max_decode_steps(self) -> int:
+        return self._max_decode_steps
+
+    def run(self, plan: StepPlan) -> StepOutput:
+        self.plans.append(plan)
+        num_tokens = sum(
+            item.num_tokens + len(item.draft) + item.num_decode_steps - 1 for item in plan.work
+        )
+        elapsed_ms = self._base_ms + self._token_ms * num_tokens
+        self._clock.advance(elapsed_ms / 1000)
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("the fake runner was told to fail")
+        output = StepOutput(times=StepTimes(forward_s=elapsed_ms / 1000))
+        for item in plan.work:
+            seq = item.sequence
+            known = [*seq.tokens[: item.start + item.num_tokens], *item.draft]
+            for position in range(item.start, len(known)):
+                self._write(seq.block_table, position, known[position])
+            self._check_kv(seq.block_table, known)
+            if item.samples:
+                output.tokens[seq.id] = self._sample(item, known)
+        return output
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        size = self._block_size
+        for source, target in pairs:
+            self._kv[target * size : (target + 1) * size] = self._kv[
+                source * size : (source + 1) * size
+            ]
+
+    def _sample(self, item: Any, known: list[int]) -> list[int]:
+        """Accept the draft while it is what would have been sampled, then go on."""
+        seq = item.sequence
+        tokens = known[: item.start + item.num_tokens]
+        sampled: list[int] = []
+        for guess in (*item.draft, None):
+            sampled.append(self._next_token(tokens, seq.seed))
+            if sampled[-1] != guess:
+                break
+            tokens.append(sampled[-1])
+        for _ in range(item.num_decode_steps - 1):
+            tokens.append(sampled[-1])
+            self._write(seq.block_table, len(tokens) - 1, tokens[-1])
+            sampled.append(self._next_token(tokens, seq.seed))
+        return sampled
+
+    def _slot(self, table: list[int], position: int) -> int:
+        return table[position // self._block_size] * self._block_size + position % self._block_size
+
+    def _write(self, table: list[int], position: int, token: int) -> None:
+        self._kv[self._slot(table, position)] = token
+
+    def _check_kv(self, table: list[int], known: list[int]) -> None:
+        held = [self._kv[self._slot(table, position)] for position in range(len(known))]
+        assert held == known, f"KV holds {held}, the sequence is {known}"
+
+
+class Bench:
+    """An engine over a fake runner and a virtual clock.
+
+    Args:
+        window: The model's context window, tokens.
+        runner: Options of `FakeRunner`.
+        config: Options of `EngineConfig`.
+    """
+
+    def __init__(
+        self, *, window: int = 4096, runner: dict[str, Any] | None = None, **config: Any
+    ) -> None:
+        settings = {"num_blocks": 256, "block_size": 4, "check_invariants": True, **config}
+        self.config = EngineConfig(**settings)
+        self.clock = VirtualClock()
+        self.runner = FakeRunner(self.config, self.clock, **(runner or {}))
+        self.card = ModelCard("fake", 0, window, VOCAB_SIZE, 1, "none")
+        self.engine = Engine(
+            self.config,
+            card=self.card,
+            runner=self.runner,
+            vocabulary=ByteVocabulary(),
+            encode_chat=encode_chat,
+            clock=self.clock,
+            wall_clock=self.clock,
+        )
+
+    def request(
+        self,
+        request_id: str,
+        text: str = "hello",
+        *,
+        tier: Tier = Tier.STANDARD,
+        tenant: str = "t",
+        deadline_s: float = 1e6,
+        epoch: int = 1,
+        **sampling: Any,
+    ) -> GenerateRequest:
+        sampling.setdefault("seed", 7)
+        return GenerateRequest(
+            request_id=request_id,
+            model="fake",
+            messages=(Message("user", text),),
+            sampling=SamplingParams(**sampling),
+            tier=tier,
+            tenant=tenant,
+            conversation_id=None,
+            reply_to="g",
+            created_at=self.clock.now,
+            deadline_at=self.clock.now + deadline_s,
+            epoch=epoch,
+        )
+
+    def add(self, request_id: str, text: str = "hello", **options: Any) -> list[Any]:
+        """Prepare and add a request; its events."""
+        request = self.request(request_id, text, **options)
+        return self.engine.add(self.engine.prepare(request))
+
+    def run(self, max_steps: int = 10_000) -> list[Any]:
+        """Step until nothing is left to do; all events."""
+        events: list[Any] = []
+        for _ in range(max_steps):
+            if not self.engine.has_work():
+                return events
+            events += self.engine.step()
+        raise AssertionError(f"still busy after {max_steps} steps")
+
+
+def text_of(events: Sequence[Any], request_id: str) -> str:
+    """The joined deltas of one request."""
+    return "".join(
+        event.text for event in events if event.request_id == request_id and hasattr(event, "text")
+    )
