@@ -119,8 +119,8 @@ def _redis_url(text: str) -> str:
 def _origins(text: str) -> tuple[str, ...]:
     origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
     for origin in origins:
-        if origin != "*" and not origin.startswith(("http://", "https://")):
-            raise ValueError("origins such as https://chat.example.org, joined by commas, or *")
+        if not origin.startswith(("http://", "https://")):
+            raise ValueError("origins such as https://chat.example.org, joined by commas")
     return origins
 
 
@@ -181,19 +181,20 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "max-running",
-        _integer(0, 100_000),
-        0,
+        _integer(1, 100_000),
+        256,
         "number",
-        "Requests that run at once; further ones wait.",
-        "bounded by the free KV blocks alone",
+        "Most requests that run at once; further ones wait.",
+        "",
         (SERVE, WORKER),
     ),
     Option(
         "speculation",
-        _choice("off"),
+        _choice("off", "ngram", "auto"),
         "off",
-        "off",
-        "Guess several tokens ahead and verify them in one step.",
+        "off, ngram, auto",
+        "Guess tokens ahead from the text so far and verify them in one step; auto does so "
+        "where it measures a gain.",
         "",
         (SERVE, WORKER),
     ),

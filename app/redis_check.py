@@ -7,14 +7,9 @@ import re
 import redis
 
 from app.embedded_redis import OLDEST_VERSION
-from app.startup_error import StartupError
+from app.startup_error import StartupError, without_password
 
 CONNECT_TIMEOUT_S = 5.0
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be shown."""
-    return re.sub(r"//[^@/]*@", "//***@", url)
 
 
 def check_redis(url: str) -> str:

@@ -25,7 +25,7 @@ from app.options import (
     Value,
     options_of,
 )
-from app.startup_error import StartupError
+from app.startup_error import StartupError, without_password
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
@@ -40,7 +40,7 @@ class GatewaySettings:
         redis_url: Never empty.
         grace_s: Seconds that running answers get after a stop signal.
         api_keys_file: None lets in anyone on this machine and nobody else.
-        allowed_origins: Web origins besides the gateway's own; `*` is any.
+        allowed_origins: Web origins besides the gateway's own.
         log_level: debug, info, warning or error.
     """
 
@@ -62,8 +62,8 @@ class WorkerSettings:
         data_dir: Where models are looked for.
         model: Path or name as given; empty takes the default model.
         kv_blocks: KV cache blocks; 0 takes a share of the free memory.
-        max_running: Requests that run at once; 0 is bounded by KV blocks alone.
-        speculation: off.
+        max_running: Most requests that run at once; at least 1.
+        speculation: off, ngram or auto.
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
         dtype: auto, float32 or bfloat16.
@@ -153,7 +153,8 @@ def _read(option: Option, flags: Mapping[str, str | None], environ: Mapping[str,
     try:
         return option.parse(text)
     except ValueError as error:
-        raise StartupError(f"{source} takes {error}, got {text[:80]!r}.") from None
+        shown = without_password(text)[:80]
+        raise StartupError(f"{source} takes {error}, got {shown!r}.") from None
 
 
 class _Values:

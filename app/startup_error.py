@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 EXIT_CODE = 2
 
 
@@ -24,3 +26,8 @@ class StartupError(Exception):
         """The message and its hint without a line break."""
         text = f"{self.message} {self.hint}".strip()
         return " ".join(text.split())
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    return re.sub(r"//[^@/]*@", "//***@", url)
