@@ -135,11 +135,14 @@ def check_environment(environ: Mapping[str, str]) -> None:
     Raises:
         StartupError: naming the variable and the nearest known one.
     """
-    known = [option.variable for option in OPTIONS]
+    known = [option.variable.removeprefix(ENVIRONMENT_PREFIX) for option in OPTIONS]
     for name in sorted(environ):
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "Unset it; `--help` lists what exists."
+        own = name.removeprefix(ENVIRONMENT_PREFIX)
+        if own != name and own not in known:
+            near = difflib.get_close_matches(own, known, n=1)
+            hint = "Unset it; `--help` lists what exists."
+            if near:
+                hint = f"Did you mean {ENVIRONMENT_PREFIX}{near[0]}?"
             raise StartupError(f"Unknown setting {name} in the environment.", hint)
 
 
