@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import torch
 
-from kernels import fallback
+from kernels import fallback, native
 from kernels.checks import expect
-from kernels.weights import PackedWeight
+from kernels.native import linear
+from kernels.native.library import ADD
+from kernels.pack.cpu import CpuWeight
 
 
 def linear_add(
     x: torch.Tensor,
-    weight: PackedWeight,
+    weight: CpuWeight,
     residual: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> None:
     """See `kernels.linear_add`."""
-    expect("x", x, [None, weight.columns], [torch.float32], contiguous=False)
-    expect("residual", residual, [x.shape[0], weight.rows], [torch.float32], contiguous=False)
-    if bias is not None:
-        expect("bias", bias, [weight.rows], [torch.float32])
-    residual += fallback.linear(x, weight.parts, bias)
+    linear.check(x, None, weight, bias)
+    shape = (x.size(0), weight.rows)
+    if residual.dtype is not torch.float32 or residual.shape != shape or residual.stride(1) != 1:
+        expect("residual", residual, shape, [torch.float32], contiguous=False)
+    library = native.library()
+    if library is None:
+        residual += fallback.linear(x, weight.parts, bias)
+        return
+    linear.run(library, x, None, 0.0, weight, bias, residual, ADD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels import native
 from kernels.checks import expect
 from kernels.kv_cache import LayerCache
 from kernels.rope_kv_write import reference
@@ -23,13 +24,58 @@ def rope_kv_write(
     eps: float,
 ) -> torch.Tensor:
     """See `kernels.rope_kv_write`."""
+    num_q_heads = _check(qkv, positions, rope, cache, slots, q_norm, k_norm)
+    num_blocks, num_kv_heads, block_size, head_dim = cache.k.shape
+    library = native.library()
+    if library is None:
+        _check_ranges(positions, len(rope), slots, num_blocks * block_size)
+        return reference.rope_kv_write(qkv, positions, rope, cache, slots, q_norm, k_norm, eps)
+    num_tokens = qkv.size(0)
+    q = torch.empty(num_tokens, num_q_heads, head_dim)
+    failed = library.rope_kv_write(
+        qkv.data_ptr(),
+        qkv.stride(0),
+        num_tokens,
+        num_q_heads,
+        positions.data_ptr(),
+        slots.data_ptr(),
+        positions.dtype is torch.int64,
+        rope.data_ptr(),
+        rope.size(0),
+        None if q_norm is None else q_norm.data_ptr(),
+        None if k_norm is None else k_norm.data_ptr(),
+        eps,
+        cache.k.data_ptr(),
+        cache.v.data_ptr(),
+        num_blocks,
+        num_kv_heads,
+        block_size,
+        head_dim,
+        cache.k.dtype is torch.bfloat16,
+        q.data_ptr(),
+    )
+    if failed:
+        _check_ranges(positions, len(rope), slots, num_blocks * block_size)
+    return q
+
+
+def _check(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    rope: torch.Tensor,
+    cache: LayerCache,
+    slots: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+) -> int:
+    """Check shapes and dtypes; returns the number of q heads."""
     expect("cache.k", cache.k, [None] * 4, _CACHE_DTYPES)
     expect("cache.v", cache.v, cache.k.shape, [cache.k.dtype])
-    num_blocks, num_kv_heads, block_size, head_dim = cache.k.shape
+    _, num_kv_heads, _, head_dim = cache.k.shape
     expect("qkv", qkv, [None, None], [torch.float32], contiguous=False)
     num_tokens, width = qkv.shape
     num_q_heads = width // head_dim - 2 * num_kv_heads
-    if num_q_heads < 1 or width % head_dim:
+    if num_q_heads < 1 or width % head_dim or head_dim % 2:
         raise ValueError(
             f"qkv: expected (q heads + 2 * {num_kv_heads}) * {head_dim} columns, got {width}"
         )
@@ -39,13 +85,15 @@ def rope_kv_write(
     for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
         if norm is not None:
             expect(name, norm, [head_dim], [torch.float32])
-    if num_tokens:
-        _expect_range("positions", positions, 0, len(rope))
-        _expect_range("slots", slots, None, num_blocks * block_size)
-    return reference.rope_kv_write(qkv, positions, rope, cache, slots, q_norm, k_norm, eps)
+    return num_q_heads
 
 
-def _expect_range(name: str, values: torch.Tensor, low: int | None, end: int) -> None:
-    smallest, largest = int(values.min()), int(values.max())
-    if (low is not None and smallest < low) or largest >= end:
-        raise ValueError(f"{name}: expected less than {end}, got {smallest} .. {largest}")
+def _check_ranges(
+    positions: torch.Tensor, num_positions: int, slots: torch.Tensor, num_slots: int
+) -> None:
+    for name, values, end in (("positions", positions, num_positions), ("slots", slots, num_slots)):
+        if not len(values):
+            continue
+        low, high = (int(value) for value in torch.aminmax(values))
+        if high >= end or (name == "positions" and low < 0):
+            raise ValueError(f"{name}: expected 0 .. {end - 1}, got {low} .. {high}")

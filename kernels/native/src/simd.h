@@ -1,0 +1,188 @@
+// Vectors of the machine's width, and 16-lane groups whose results do not depend on it.
+//
+// Weights are interleaved by 16 rows, so that a lane is one output row and no sum ever
+// crosses lanes: the order of summation, and with it every bit of the result, is the
+// same for 8 lanes (AVX2) and for 16 (AVX-512).
+#pragma once
+
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
+#error "AVX2, FMA and F16C are required"
+#endif
+
+namespace repartee {
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    defined(__AVX512DQ__) && defined(__AVX512VNNI__)
+
+#define REPARTEE_LANES 16
+constexpr const char* kIsa = "avx512-vnni";
+using VF = __m512;
+using VI = __m512i;
+
+inline VF vf_load(const float* p) { return _mm512_loadu_ps(p); }
+inline void vf_store(float* p, VF a) { _mm512_storeu_ps(p, a); }
+inline VF vf_set(float a) { return _mm512_set1_ps(a); }
+inline VF vf_zero() { return _mm512_setzero_ps(); }
+inline VF vf_fma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
+inline VF vf_add(VF a, VF b) { return _mm512_add_ps(a, b); }
+inline VF vf_sub(VF a, VF b) { return _mm512_sub_ps(a, b); }
+inline VF vf_mul(VF a, VF b) { return _mm512_mul_ps(a, b); }
+inline VF vf_div(VF a, VF b) { return _mm512_div_ps(a, b); }
+inline VF vf_max(VF a, VF b) { return _mm512_max_ps(a, b); }
+inline VF vf_min(VF a, VF b) { return _mm512_min_ps(a, b); }
+inline VF vf_abs(VF a) { return _mm512_abs_ps(a); }
+inline VF vf_round(VF a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+inline VF vf_half(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline VF vf_bfloat(const uint16_t* p) {
+  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
+}
+inline VF vf_from_int(VI a) { return _mm512_cvtepi32_ps(a); }
+inline VI vi_round(VF a) { return _mm512_cvtps_epi32(a); }
+inline VI vi_load(const void* p) { return _mm512_loadu_si512(p); }
+inline VI vi_set(int32_t a) { return _mm512_set1_epi32(a); }
+inline VI vi_zero() { return _mm512_setzero_si512(); }
+inline VI vi_add(VI a, VI b) { return _mm512_add_epi32(a, b); }
+inline VI vi_and(VI a, VI b) { return _mm512_and_si512(a, b); }
+template <int kBits>
+inline VI vi_shift_right(VI a) { return _mm512_srli_epi32(a, kBits); }
+// a * 2^n for integers n held as floats.
+inline VF vf_scale_by_power(VF a, VF n) {
+  const VI bits = _mm512_slli_epi32(_mm512_add_epi32(vi_round(n), vi_set(127)), 23);
+  return vf_mul(a, _mm512_castsi512_ps(bits));
+}
+// Each 32-bit lane: c + the dot product of 4 unsigned bytes of a and 4 signed of b.
+#define REPARTEE_DOT 1
+inline VI vi_dot(VI c, VI a, VI b) { return _mm512_dpbusd_epi32(c, a, b); }
+inline void store_int8(int8_t* p, VI a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(a));
+}
+
+#else
+
+#define REPARTEE_LANES 8
+using VF = __m256;
+using VI = __m256i;
+
+inline VF vf_load(const float* p) { return _mm256_loadu_ps(p); }
+inline void vf_store(float* p, VF a) { _mm256_storeu_ps(p, a); }
+inline VF vf_set(float a) { return _mm256_set1_ps(a); }
+inline VF vf_zero() { return _mm256_setzero_ps(); }
+inline VF vf_fma(VF a, VF b, VF c) { return _mm256_fmadd_ps(a, b, c); }
+inline VF vf_add(VF a, VF b) { return _mm256_add_ps(a, b); }
+inline VF vf_sub(VF a, VF b) { return _mm256_sub_ps(a, b); }
+inline VF vf_mul(VF a, VF b) { return _mm256_mul_ps(a, b); }
+inline VF vf_div(VF a, VF b) { return _mm256_div_ps(a, b); }
+inline VF vf_max(VF a, VF b) { return _mm256_max_ps(a, b); }
+inline VF vf_min(VF a, VF b) { return _mm256_min_ps(a, b); }
+inline VF vf_abs(VF a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+inline VF vf_round(VF a) {
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+inline VF vf_half(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline VF vf_bfloat(const uint16_t* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
+}
+inline VF vf_from_int(VI a) { return _mm256_cvtepi32_ps(a); }
+inline VI vi_round(VF a) { return _mm256_cvtps_epi32(a); }
+inline VI vi_load(const void* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline VI vi_set(int32_t a) { return _mm256_set1_epi32(a); }
+inline VI vi_zero() { return _mm256_setzero_si256(); }
+inline VI vi_add(VI a, VI b) { return _mm256_add_epi32(a, b); }
+inline VI vi_and(VI a, VI b) { return _mm256_and_si256(a, b); }
+template <int kBits>
+inline VI vi_shift_right(VI a) { return _mm256_srli_epi32(a, kBits); }
+inline VF vf_scale_by_power(VF a, VF n) {
+  const VI bits = _mm256_slli_epi32(_mm256_add_epi32(vi_round(n), vi_set(127)), 23);
+  return vf_mul(a, _mm256_castsi256_ps(bits));
+}
+#if defined(__AVXVNNI__)
+constexpr const char* kIsa = "avx-vnni";
+#define REPARTEE_DOT 1
+inline VI vi_dot(VI c, VI a, VI b) { return _mm256_dpbusd_avx_epi32(c, a, b); }
+#else
+constexpr const char* kIsa = "avx2";
+#define REPARTEE_DOT 0
+#endif
+inline void store_int8(int8_t* p, VI a) {
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+
+#endif
+
+constexpr int kLanes = REPARTEE_LANES;
+// Vectors in a group of 16 lanes.
+constexpr int kHalves = 16 / kLanes;
+
+// Sums 16 lanes in a fixed tree.
+inline float sum16(const float* a) {
+  float s[8];
+  for (int i = 0; i < 8; ++i) s[i] = a[i] + a[i + 8];
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+inline float max_lane(VF a) {
+  float lanes[kLanes];
+  vf_store(lanes, a);
+  float m = lanes[0];
+  for (int i = 1; i < kLanes; ++i) m = lanes[i] > m ? lanes[i] : m;
+  return m;
+}
+
+// e^x to within 2 ulp; x is held to the range of normal numbers.
+inline VF vf_exp(VF x) {
+  x = vf_min(vf_max(x, vf_set(-87.0f)), vf_set(88.0f));
+  const VF n = vf_round(vf_mul(x, vf_set(1.44269504f)));
+  VF r = vf_fma(n, vf_set(-0.693359375f), x);
+  r = vf_fma(n, vf_set(2.12194440e-4f), r);
+  VF p = vf_set(1.9875691500e-4f);
+  p = vf_fma(p, r, vf_set(1.3981999507e-3f));
+  p = vf_fma(p, r, vf_set(8.3334519073e-3f));
+  p = vf_fma(p, r, vf_set(4.1665795894e-2f));
+  p = vf_fma(p, r, vf_set(1.6666665459e-1f));
+  p = vf_fma(p, r, vf_set(5.0000001201e-1f));
+  p = vf_fma(p, vf_mul(r, r), vf_add(r, vf_set(1.0f)));
+  return vf_scale_by_power(p, n);
+}
+
+inline float scalar_exp(float x) {
+  float lanes[kLanes];
+  vf_store(lanes, vf_exp(vf_set(x)));
+  return lanes[0];
+}
+
+inline float half_to_float(uint16_t h) { return _cvtsh_ss(h); }
+
+inline float bfloat_to_float(uint16_t h) {
+  const uint32_t bits = static_cast<uint32_t>(h) << 16;
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+
+// Rounds to nearest even; a NaN stays one.
+inline uint16_t float_to_bfloat(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+}  // namespace repartee
