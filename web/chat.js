@@ -1,0 +1,249 @@
+/**
+ * The conversation's life: what a person does and what the server says, joined in one store.
+ *
+ * No DOM. `ask`, `stop`, `retry`, `newChat`, `useKey` are the whole interface for a view.
+ *
+ * @typedef {object} ChatState
+ * @property {import("./protocol.js").Conversation} conversation
+ * @property {import("./connection.js").ConnectionState} connection
+ * @property {boolean} needsKey    The server wants an API key, or a better one.
+ * @property {string|null} notice  Something to tell the person once.
+ *
+ * @typedef {object} ChatOptions
+ * @property {string} endpoint                ws: or wss: address of `/v1/realtime`.
+ * @property {Memory} memory                  What must outlive a reload.
+ * @property {(key: string|null) => Promise<boolean>} [isKeyRefused]
+ *   Asks the server over HTTP; a browser is not told why an upgrade was refused.
+ * @property {typeof WebSocket} [WebSocket]
+ *
+ * @typedef {object} Memory
+ * @property {string|null} sessionId
+ * @property {import("./protocol.js").Pending|null} pending
+ * @property {string|null} key
+ */
+
+import { Connection } from "./connection.js"
+import * as protocol from "./protocol.js"
+import { createStore } from "./store.js"
+
+const SESSION_GONE = "This chat is no longer kept on the server. You can start a new one."
+
+export class Chat {
+  #options
+  #connection
+  /**
+   * Of the open socket: opening until `session.created`; settling until the server has said what
+   * it holds of a session opened again; ready for turns.
+   * @type {"opening"|"settling"|"ready"}
+   */
+  #stage = "opening"
+  /** Whether a stored session is being looked for, from before this page was loaded. */
+  #restoring
+  #stopWhenBack = false
+
+  /** @param {ChatOptions} options */
+  constructor(options) {
+    this.#options = options
+    this.#restoring = options.memory.sessionId !== null
+    const conversation = { ...protocol.emptyConversation(), sessionId: options.memory.sessionId }
+    this.store = createStore(
+      /** @type {ChatState} */ ({
+        conversation: this.#withRemembered(conversation),
+        connection: { phase: "idle" },
+        needsKey: false,
+        notice: null,
+      }),
+    )
+    this.#connection = new Connection({
+      url: () => this.#address(),
+      protocols: () => this.#subprotocols(),
+      onEvent: (event) => this.#onEvent(event),
+      onState: (state) => this.#onConnection(state),
+      ping: protocol.ping,
+      unfinished: () => this.isBusy,
+      WebSocket: options.WebSocket,
+    })
+  }
+
+  /** Whether an answer is asked for and has not ended. */
+  get isBusy() {
+    return protocol.activeAnswer(this.#conversation) !== null
+  }
+
+  open() {
+    this.#connection.open()
+  }
+
+  /** The network or the tab is back. */
+  wake() {
+    this.#connection.wake()
+  }
+
+  /**
+   * Send a message; a blank one, or one while an answer runs, is not sent.
+   * @param {string} text
+   */
+  ask(text) {
+    if (text.trim() === "" || this.isBusy) return
+    this.#setConversation(protocol.ask(this.#conversation, text))
+    this.#sendPending()
+  }
+
+  /** Ask again for the last answer, in place of the one that failed. */
+  retry() {
+    if (this.isBusy) return
+    const old = this.#conversation.messages.at(-1)
+    if (old?.role === "assistant" && old.itemId) this.#connection.send(protocol.itemDelete(old.itemId))
+    this.#setConversation(protocol.askAgain(this.#conversation))
+    this.#sendPending()
+  }
+
+  /** End the running answer; works before its first word, and while the line is down. */
+  stop() {
+    const answer = protocol.activeAnswer(this.#conversation)
+    if (!answer) return
+    if (this.#stage === "ready" && this.#connection.send(protocol.responseCancel(answer.responseId))) return
+    this.#stopWhenBack = true
+    this.#setConversation(protocol.endAnswer(this.#conversation, "stopped"))
+  }
+
+  newChat() {
+    this.#stopWhenBack = false
+    this.#setConversation(protocol.emptyConversation())
+    this.store.set({ notice: null })
+    this.open()
+  }
+
+  /** @param {string} key */
+  useKey(key) {
+    this.#options.memory.key = key
+    this.store.set({ needsKey: false })
+    this.open()
+  }
+
+  get #conversation() {
+    return this.store.get().conversation
+  }
+
+  #withRemembered(conversation) {
+    const { pending } = this.#options.memory
+    return pending ? protocol.appendPending(conversation, pending) : conversation
+  }
+
+  #setConversation(conversation) {
+    const { memory } = this.#options
+    memory.pending = conversation.pending
+    // An empty session is not worth coming back to.
+    memory.sessionId = conversation.messages.length > 0 ? conversation.sessionId : null
+    this.store.set({ conversation })
+  }
+
+  #address() {
+    const url = new URL(this.#options.endpoint)
+    const { sessionId } = this.#conversation
+    if (sessionId) {
+      url.searchParams.set("session_id", sessionId)
+      const cursor = protocol.activeAnswer(this.#conversation)?.cursor
+      if (cursor) {
+        url.searchParams.set("epoch", String(cursor.epoch))
+        url.searchParams.set("starting_after", String(cursor.seq))
+      }
+    }
+    return url.href
+  }
+
+  #subprotocols() {
+    const { key } = this.#options.memory
+    return key ? ["realtime", `openai-insecure-api-key.${key}`] : ["realtime"]
+  }
+
+  #onEvent(event) {
+    if (event.type === "session.created") return this.#onSession(event)
+    if (event.type === "error" && this.#stage === "opening") return this.#onRefusal(event.error ?? {})
+    this.#setConversation(protocol.reduce(this.#conversation, event))
+    if (this.#stage === "settling" && protocol.isReplyToQuiet(event)) this.#settled()
+  }
+
+  #onSession(event) {
+    const before = this.#conversation
+    const reopened = before.sessionId === event.session.id
+    const lost = before.sessionId !== null && !reopened
+    const expected = this.#restoring || before.messages.length > 0
+    this.#restoring = false
+    this.#stage = reopened ? "settling" : "ready"
+    if (lost && expected) return this.#startOver(event)
+    this.#setConversation(protocol.reduce(before, event))
+    if (reopened) this.#connection.send(protocol.ping())
+    else this.#sendPending()
+  }
+
+  /** The server answers in order: what it holds came before the reply to our ping. */
+  #settled() {
+    this.#stage = "ready"
+    this.#setConversation(protocol.settle(this.#conversation))
+    if (this.#stopWhenBack) this.#stopLate()
+    this.#sendPending()
+  }
+
+  /** The server no longer has the session. Only a turn that it never saw can go on. */
+  #startOver(event) {
+    const { pending, messages } = this.#conversation
+    const onlyPending = pending !== null && !pending.itemStored && messages.length === 2
+    let fresh = protocol.reduce(protocol.emptyConversation(), event)
+    if (onlyPending) fresh = protocol.appendPending(fresh, pending)
+    this.#setConversation(fresh)
+    if (!onlyPending) this.store.set({ notice: SESSION_GONE })
+    this.#sendPending()
+  }
+
+  /** Stopped while the line was down: the server still has to hear of it. */
+  #stopLate() {
+    this.#stopWhenBack = false
+    const answer = protocol.activeAnswer(this.#conversation)
+    if (answer?.responseId) this.#connection.send(protocol.responseCancel(answer.responseId))
+  }
+
+  /** An error before the session: the server is about to close, or forgot the session. */
+  #onRefusal(error) {
+    if (error.type === "authentication_error") return
+    if (error.code === "not_found" || error.code === "session_not_found") {
+      this.newChat()
+      this.store.set({ notice: SESSION_GONE })
+      return
+    }
+    const problem = protocol.problemFromError(error)
+    if (problem.waitMs) this.#connection.holdOff(problem.waitMs)
+    this.#setConversation({ ...this.#conversation, problem })
+  }
+
+  /** Sending twice is safe: the ids stay the same and the server knows them. */
+  #sendPending() {
+    const { pending } = this.#conversation
+    if (!pending || this.#stage !== "ready") return
+    if (!pending.itemStored) this.#connection.send(protocol.itemCreate(pending))
+    this.#connection.send(protocol.responseCreate(pending))
+  }
+
+  #onConnection(state) {
+    this.#stage = state.phase === "open" ? this.#stage : "opening"
+    this.store.set({ connection: state })
+    if (state.phase === "closed" && state.code === 4401) this.store.set({ needsKey: true })
+    if (state.phase === "closed") this.#failOpenAnswer(state)
+    if (state.phase === "waiting" && !state.opened) this.#askWhyRefused()
+  }
+
+  #failOpenAnswer({ code }) {
+    if (!this.isBusy || code === 4401) return
+    const text = "The server ended the connection before the answer was complete."
+    const problem = { kind: "lost", text, retry: true }
+    this.#setConversation(protocol.endAnswer(this.#conversation, "failed", problem))
+  }
+
+  async #askWhyRefused() {
+    const { isKeyRefused, memory } = this.#options
+    if (!isKeyRefused || !(await isKeyRefused(memory.key))) return
+    if (this.#connection.state.phase === "open") return
+    this.#connection.close()
+    this.store.set({ needsKey: true })
+  }
+}

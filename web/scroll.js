@@ -1,0 +1,57 @@
+/**
+ * Follows the foot of a growing text while the reader is there, and leaves them alone otherwise.
+ */
+
+/** How far from the foot still counts as being there, in CSS pixels. */
+export const NEAR_FOOT_PX = 32
+
+export class Follower {
+  #scroller
+  #button
+  #following = true
+  #lastTop = 0
+
+  /**
+   * @param {HTMLElement} scroller
+   * @param {HTMLElement} button  Shown while there is text below that the reader has not seen.
+   */
+  constructor(scroller, button) {
+    this.#scroller = scroller
+    this.#button = button
+    scroller.addEventListener("scroll", () => this.#onScroll(), { passive: true })
+    // The window, the composer or a late font may change the height as well.
+    new ResizeObserver(() => this.grown()).observe(scroller)
+    button.addEventListener("click", () => this.toFoot())
+  }
+
+  /** The text may have grown. */
+  grown() {
+    if (this.#following) this.#jump()
+    else this.#button.hidden = this.#distance() <= NEAR_FOOT_PX
+  }
+
+  toFoot() {
+    this.#following = true
+    this.#jump()
+  }
+
+  #jump() {
+    this.#scroller.scrollTop = this.#scroller.scrollHeight
+    this.#lastTop = this.#scroller.scrollTop
+    this.#button.hidden = true
+  }
+
+  #onScroll() {
+    const { scrollTop } = this.#scroller
+    // Only a move upwards is the reader's wish: growth moves the foot away, not the reader.
+    if (this.#distance() <= NEAR_FOOT_PX) this.#following = true
+    else if (scrollTop < this.#lastTop) this.#following = false
+    this.#lastTop = scrollTop
+    if (this.#following) this.#button.hidden = true
+  }
+
+  #distance() {
+    const { scrollHeight, scrollTop, clientHeight } = this.#scroller
+    return scrollHeight - scrollTop - clientHeight
+  }
+}
