@@ -132,7 +132,7 @@ OPTIONS: tuple[Option, ...] = (
         "address",
         "Address that the gateway listens on.",
         "",
-        (SERVE, GATEWAY),
+        (SERVE, GATEWAY, DOCTOR),
     ),
     Option(
         "port",
@@ -141,7 +141,7 @@ OPTIONS: tuple[Option, ...] = (
         "number",
         "TCP port that the gateway listens on.",
         "any free port, named in the ready line",
-        (SERVE, GATEWAY),
+        (SERVE, GATEWAY, DOCTOR),
     ),
     Option(
         "redis-url",

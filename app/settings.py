@@ -120,6 +120,8 @@ class DoctorSettings:
     redis_url: str | None
     model: str
     device: str
+    host: str
+    port: int
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
@@ -298,4 +300,6 @@ def doctor_settings(
         redis_url=values.text("redis-url") or None,
         model=values.text("model"),
         device=values.text("device"),
+        host=values.text("host"),
+        port=values.integer("port"),
     )
