@@ -19,13 +19,14 @@ def _byte_characters() -> dict[str, int]:
     return characters | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-_BYTES = _byte_characters()
+# The byte of each character that byte-level vocabularies write.
+BYTE_CHARACTERS = _byte_characters()
 
 
 def byte_level_bytes(token: str) -> bytes:
     """Bytes of a GPT-2 style token; one that isn't written that way is its own text."""
     try:
-        return bytes(_BYTES[character] for character in token)
+        return bytes(BYTE_CHARACTERS[character] for character in token)
     except KeyError:
         return token.encode()
 

@@ -34,7 +34,15 @@ def read_weight(data: np.ndarray, block: BlockType, rows: int, columns: int) -> 
         values = torch.frombuffer(bytearray(data), dtype=_DENSE[block.name])
         return Weight("dense", values.view(rows, columns))
     blocks = data.reshape(rows, columns // block.elements, block.size_bytes)
-    return _QUANTIZED[block.name](blocks)
+    # Damaged scales give infinities and NaN here; `has_finite_scales` finds them.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _QUANTIZED[block.name](blocks)
+
+
+def has_finite_scales(weight: Weight) -> bool:
+    """Whether no scale and no minimum is infinite or NaN."""
+    tensors = (weight.scale, weight.minimum)
+    return all(bool(torch.isfinite(t).all()) for t in tensors if t is not None)
 
 
 def _half(blocks: np.ndarray, start: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 from engine.loading.checkpoint import LayerWeights, select_rows
 from engine.loading.config import ModelConfig, RopeConfig
 from engine.loading.errors import ModelFileError
-from engine.loading.gguf.blocks import read_weight
+from engine.loading.gguf.blocks import has_finite_scales, read_weight
 from engine.loading.gguf.reader import GgufFile, TensorInfo
 from engine.loading.gguf.vocabulary import read_tokenizer
 from engine.loading.quantize import Quantization, quantize
@@ -137,6 +137,8 @@ class GgufCheckpoint:
     def _matrix(self, name: str) -> Weight:
         info = self._info(name)
         weight = read_weight(self._file.tensor_bytes(info), info.type, *info.shape)
+        if not has_finite_scales(weight):
+            raise ModelFileError(self._file.path, f"tensor {name!r} has a scale that is no number")
         if self._quantization is None:
             return weight
         try:
@@ -147,7 +149,10 @@ class GgufCheckpoint:
     def _vector(self, name: str) -> torch.Tensor:
         info = self._info(name)
         weight = read_weight(self._file.tensor_bytes(info), info.type, 1, info.shape[0])
-        return weight.dequantize()[0]
+        values = weight.dequantize()[0]
+        if not bool(torch.isfinite(values).all()):
+            raise ModelFileError(self._file.path, f"tensor {name!r} has a value that is no number")
+        return values
 
     def _optional_vector(self, name: str) -> torch.Tensor | None:
         return self._vector(name) if name in self._file.tensors else None
