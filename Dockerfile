@@ -10,10 +10,6 @@
 ARG PYTHON_VERSION=3.11
 
 FROM python:${PYTHON_VERSION}-slim-bookworm AS build
-# The compiler builds the CPU kernels once, here, so that the image needs none.
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends g++ \
-    && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/repartee
 ENV PATH=/opt/repartee/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
@@ -30,8 +26,10 @@ COPY web web
 RUN pip install --no-deps -c constraints.txt .
 
 FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime
+# The compiler builds the CPU kernels, and Triton's launchers, for the processor that the
+# container meets.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends libgomp1 \
+    && apt-get install -y --no-install-recommends g++ libgomp1 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --create-home --home-dir /var/lib/repartee repartee
 COPY --from=build /opt/repartee /opt/repartee
@@ -56,9 +54,3 @@ ENV REPARTEE_DEVICE=cpu
 FROM runtime AS gpu
 # The NVIDIA container runtime shows the driver and the cards that these two name.
 ENV REPARTEE_DEVICE=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-USER root
-# Triton compiles its launchers with the system's C compiler.
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends gcc libc6-dev \
-    && rm -rf /var/lib/apt/lists/*
-USER repartee

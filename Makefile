@@ -68,6 +68,7 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 	@touch $@
 
 $(VENV)/bin/pip:
+	@bash tools/ensure_compiler.sh
 	@bash tools/make_venv.sh $(VENV)
 
 chromium:

@@ -16,6 +16,7 @@ from app.models import find_models, resolve_model
 from app.redis_check import check_redis
 from app.settings import DoctorSettings
 from app.startup_error import StartupError, without_password
+from app.worker_process import engine_environment
 
 ENGINE_TIMEOUT_S = 120
 
@@ -53,16 +54,16 @@ def examine(settings: DoctorSettings, environ: Mapping[str, str]) -> Report:
     """Look at everything that `repartee serve` would use, and change nothing."""
     report = Report()
     report.add("Repartee", version("repartee"))
-    _examine_engine(report, settings)
+    _examine_engine(report, settings, environ)
     _examine_redis(report, settings, environ)
     _examine_models(report, settings)
     _examine_port(report, settings)
     return report
 
 
-def _examine_engine(report: Report, settings: DoctorSettings) -> None:
+def _examine_engine(report: Report, settings: DoctorSettings, environ: Mapping[str, str]) -> None:
     try:
-        found = _engine_report()
+        found = _engine_report(engine_environment(settings, environ))
     except StartupError as error:
         report.add_problem(error)
         return
@@ -71,7 +72,16 @@ def _examine_engine(report: Report, settings: DoctorSettings) -> None:
     cpu = found["cpu"]
     report.add("CPU", f"{cpu['name']}, {cpu['usable_cores']} usable cores, {' '.join(cpu['isa'])}")
     report.add("Memory", f"{found['memory_bytes'] / 2**30:.1f} GiB")
-    report.add("CPU kernels", found["native"]["detail"])
+    native = found["native"]
+    if native["available"]:
+        report.add("CPU kernels", f"native, {native['isa']}")
+    else:
+        report.add("CPU kernels", f"PyTorch's, several times slower: {native['reason']}")
+        if not found["gpus"] and settings.native:
+            problem = StartupError(
+                f"No native CPU kernels: {native['reason']}.", "Mend it with: apt-get install g++"
+            )
+            report.add_problem(problem)
     gpus = found["gpus"]
     for gpu in gpus:
         memory = f"{gpu['free_bytes'] / 2**30:.1f} of {gpu['memory_bytes'] / 2**30:.1f} GiB free"
@@ -87,7 +97,7 @@ def _examine_engine(report: Report, settings: DoctorSettings) -> None:
         report.add_problem(problem)
 
 
-def _engine_report() -> dict[str, Any]:
+def _engine_report(environ: Mapping[str, str]) -> dict[str, Any]:
     """The engine's own findings, from a process that may import torch.
 
     Raises:
@@ -96,7 +106,12 @@ def _engine_report() -> dict[str, Any]:
     command = [sys.executable, "-m", "engine.doctor"]
     try:
         result = subprocess.run(
-            command, capture_output=True, text=True, timeout=ENGINE_TIMEOUT_S, check=False
+            command,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=ENGINE_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise StartupError(f"The engine did not start in {ENGINE_TIMEOUT_S} s.") from None

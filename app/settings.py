@@ -67,6 +67,8 @@ class WorkerSettings:
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
         dtype: auto, float32 or bfloat16.
+        native: Whether the CPU kernels are compiled for this machine.
+        cache_dir: Where they are kept; None takes the user's cache folder.
         grace_s: Seconds that running answers get after a stop signal.
         log_level: debug, info, warning or error.
     """
@@ -80,6 +82,8 @@ class WorkerSettings:
     threads: int
     device: str
     dtype: str
+    native: bool
+    cache_dir: Path | None
     grace_s: float
     log_level: str
 
@@ -122,6 +126,8 @@ class DoctorSettings:
     device: str
     host: str
     port: int
+    native: bool
+    cache_dir: Path | None
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
@@ -192,6 +198,15 @@ class _Values:
         return path.absolute()
 
     @property
+    def native(self) -> bool:
+        return self.integer("native") == 1
+
+    @property
+    def cache_dir(self) -> Path | None:
+        given = self.text("cache-dir")
+        return Path(given).expanduser().absolute() if given else None
+
+    @property
     def redis_url(self) -> str:
         return self.text("redis-url") or DEFAULT_REDIS_URL
 
@@ -218,6 +233,8 @@ class _Values:
             threads=self.integer("threads"),
             device=self.text("device"),
             dtype=self.text("dtype"),
+            native=self.native,
+            cache_dir=self.cache_dir,
             grace_s=self.seconds("grace"),
             log_level=self.text("log-level"),
         )
@@ -302,4 +319,6 @@ def doctor_settings(
         device=values.text("device"),
         host=values.text("host"),
         port=values.integer("port"),
+        native=values.native,
+        cache_dir=values.cache_dir,
     )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from app.models import ModelFile
-from app.settings import WorkerSettings, without_our_variables
+from app.settings import DoctorSettings, WorkerSettings, without_our_variables
 
 REDIS_URL_VARIABLE = "REPARTEE_REDIS_URL"
 
@@ -38,6 +38,16 @@ def worker_command(settings: WorkerSettings, model: ModelFile) -> list[str]:
     ]
 
 
+def engine_environment(
+    settings: WorkerSettings | DoctorSettings, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """`environ` with only those of our variables that the kernels read."""
+    ours = {"REPARTEE_NATIVE": str(int(settings.native))}
+    if settings.cache_dir is not None:
+        ours["REPARTEE_CACHE_DIR"] = str(settings.cache_dir)
+    return {**without_our_variables(environ), **ours}
+
+
 def worker_environment(settings: WorkerSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` with the Redis URL as our only variable."""
-    return {**without_our_variables(environ), REDIS_URL_VARIABLE: settings.redis_url}
+    """A worker's environment; the Redis URL in it may hold a password."""
+    return {**engine_environment(settings, environ), REDIS_URL_VARIABLE: settings.redis_url}

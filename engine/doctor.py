@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from kernels import native
+
 # Instruction sets that the kernels or torch's own libraries make use of.
 ISA_FLAGS = (
     "avx2",
@@ -79,10 +81,9 @@ def _memory_bytes() -> int:
 
 
 def _native() -> dict[str, Any]:
-    """Whether the compiled CPU kernels are there, and what they are or why not."""
-    from kernels import native
-
-    return {"available": native.is_available(), "detail": native.describe()}
+    """Whether the compiled CPU kernels are there, for which instructions, or why not."""
+    status = native.status()
+    return {"available": status.available, "isa": status.isa, "reason": status.reason}
 
 
 def _gpus() -> list[dict[str, Any]]:

@@ -97,7 +97,10 @@ def test_every_python_package_is_installed_by_the_wheel() -> None:
             assert (path.parent / "__init__.py").is_file(), path
 
 
-@pytest.mark.parametrize("path", [".ci/run", "tools/make_venv.sh", "tools/ensure_chromium.sh"])
+@pytest.mark.parametrize(
+    "path",
+    [".ci/run", "tools/make_venv.sh", "tools/ensure_chromium.sh", "tools/ensure_compiler.sh"],
+)
 def test_scripts_parse(path: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / path)], check=True)
     assert os.access(ROOT / path, os.X_OK)
@@ -129,8 +132,8 @@ def test_the_image_copies_what_exists_and_runs_as_nobody_special() -> None:
         for name in line.split():
             assert (ROOT / name).exists(), name
             assert f"!{name}" in kept, name
-    for stage in ("runtime", "gpu"):
-        assert re.findall(r"^USER (\w+)$", stages[stage], re.MULTILINE)[-1] == "repartee"
+    assert re.findall(r"^USER (\w+)$", stages["runtime"], re.MULTILINE) == ["repartee"]
+    assert "USER" not in stages["cpu"] + stages["gpu"]
     assert "HEALTHCHECK" in stages["runtime"]
 
 
