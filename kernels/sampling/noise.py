@@ -8,12 +8,15 @@ since u has 25 significant bits.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _WORD = 0xFFFFFFFF
+_HALF = np.uint64(32)
+_LOW = np.uint64(_WORD)
 
 # Noise lies in [-2.853, 17.329], so a token further than this below the likeliest
 # (after temperature) can't be chosen.
@@ -21,27 +24,26 @@ NOISE_RANGE = 20.19
 
 
 def philox(
-    counter: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], seed: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    counter: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Philox4x32-10 of many counters under one key.
 
     Args:
-        counter: Four words, int64 tensors of one shape, values below 2^32.
+        counter: Four words, uint64 arrays of one shape, values below 2^32.
         seed: The key, 64 bits, its low word first.
 
     Returns:
-        Four output words, int64, values below 2^32.
+        Four output words, uint64, values below 2^32.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = seed & _WORD, seed >> 32 & _WORD
     for _ in range(_ROUNDS):
-        # The products wrap around in int64, which leaves all of their 64 bits right.
         p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
-            (p1 >> 32 & _WORD) ^ c1 ^ k0,
-            p1 & _WORD,
-            (p0 >> 32 & _WORD) ^ c3 ^ k1,
-            p0 & _WORD,
+            (p1 >> _HALF) ^ c1 ^ np.uint64(k0),
+            p1 & _LOW,
+            (p0 >> _HALF) ^ c3 ^ np.uint64(k1),
+            p0 & _LOW,
         )
         k0, k1 = (k0 + _KEY_STEPS[0]) & _WORD, (k1 + _KEY_STEPS[1]) & _WORD
     return c0, c1, c2, c3
@@ -51,14 +53,15 @@ def gumbel_noise(token_ids: torch.Tensor, position: int, seed: int) -> torch.Ten
     """Noise of each token id at one position.
 
     Args:
-        token_ids: int64 [N].
+        token_ids: int64 [N] on the CPU.
         position: Index, in the whole sequence, of the token being sampled.
         seed: 64 bits.
 
     Returns:
         float64 [N].
     """
-    zero = torch.zeros_like(token_ids)
-    word0 = philox((token_ids, zero + position, zero, zero), seed)[0]
-    u = ((word0 >> 8).double() + 0.5) * 2.0**-24
-    return -torch.log(-torch.log(u))
+    ids = token_ids.numpy().astype(np.uint64)
+    zero = np.zeros_like(ids)
+    word0 = philox((ids, zero + np.uint64(position), zero, zero), seed)[0]
+    u = ((word0 >> np.uint64(8)) + 0.5) * 2.0**-24
+    return torch.from_numpy(-np.log(-np.log(u)))

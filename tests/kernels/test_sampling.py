@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -55,8 +56,8 @@ def some_logits(seed: int = 0, size: int = VOCAB) -> torch.Tensor:
 def test_philox_known_answers(
     counter: tuple[int, ...], seed: int, expected: tuple[int, ...]
 ) -> None:
-    words = philox(tuple(torch.tensor([word]) for word in counter), seed)
-    assert tuple(int(word) for word in words) == expected
+    words = philox(tuple(np.array([word], np.uint64) for word in counter), seed)
+    assert tuple(int(word[0]) for word in words) == expected
 
 
 def philox_by_hand(counter: list[int], key: list[int]) -> list[int]:
@@ -87,16 +88,16 @@ def test_noise_range_covers_the_extremes() -> None:
 def test_draws_follow_the_softmax() -> None:
     logits = torch.tensor([1.0, 0.0, -1.0, 2.0])
     counts = torch.zeros(4)
-    rows = [SamplingRow(seed=5, position=position) for position in range(4000)]
-    for token in sample(logits.repeat(4000, 1), SamplingBatch.from_rows(rows)).tolist():
+    rows = [SamplingRow(seed=5, position=position) for position in range(2000)]
+    for token in sample(logits.repeat(2000, 1), SamplingBatch.from_rows(rows)).tolist():
         counts[token] += 1
-    assert torch.allclose(counts / 4000, logits.softmax(0), atol=0.03)
+    assert torch.allclose(counts / 2000, logits.softmax(0), atol=0.03)
 
 
 def test_temperature_flattens() -> None:
     logits = torch.tensor([3.0, 0.0])
-    rows = [SamplingRow(temperature=2.0, seed=5, position=i) for i in range(4000)]
-    share = sample(logits.repeat(4000, 1), SamplingBatch.from_rows(rows)).float().mean()
+    rows = [SamplingRow(temperature=2.0, seed=5, position=i) for i in range(2000)]
+    share = sample(logits.repeat(2000, 1), SamplingBatch.from_rows(rows)).float().mean()
     assert float(share) == pytest.approx(float((logits / 2).softmax(0)[1]), abs=0.03)
 
 
@@ -130,8 +131,7 @@ def test_smp_05_top_k_one_and_top_p_zero_are_greedy() -> None:
 def test_top_k_keeps_exactly_k() -> None:
     # Ties at the border go to the lower ids.
     logits = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
-    drawn = drawn(100, logits, top_k=2)
-    assert drawn == {1, 3}
+    assert drawn(100, logits, top_k=2) == {1, 3}
 
 
 def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:

@@ -1,0 +1,171 @@
+"""A step as tensors, through the model and the sampler, on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from engine.config import EngineConfig
+from engine.loading.config import ModelConfig
+from engine.sampling_rows import sampling_row
+from engine.step import StepOutput, StepPlan, StepTimes, Work
+from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.sampling import SamplingBatch, SamplingRow, sample
+
+
+class Model(Protocol):
+    """What a runner needs of a model; `engine.model.CausalLM` is one."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        batch: AttentionBatch,
+        caches: Sequence[LayerCache],
+        logits_rows: torch.Tensor,
+    ) -> torch.Tensor: ...
+
+
+def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Memory that one token's KV takes over all layers."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+class CpuRunner:
+    """Runs plans on the CPU. Samples one token a step and sequence, drafts apart.
+
+    Args:
+        model: The model.
+        config: The engine's, for the size of the KV pool.
+        kv_dtype: float32 or bfloat16.
+    """
+
+    def __init__(
+        self, model: Model, config: EngineConfig, kv_dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._model = model
+        self._block_size = config.block_size
+        shape = (
+            config.num_blocks,
+            model.config.num_kv_heads,
+            config.block_size,
+            model.config.head_dim,
+        )
+        self._caches = [
+            LayerCache(torch.zeros(shape, dtype=kv_dtype), torch.zeros(shape, dtype=kv_dtype))
+            for _ in range(model.config.num_layers)
+        ]
+
+    @property
+    def max_decode_steps(self) -> int:
+        return 1
+
+    def run(self, plan: StepPlan) -> StepOutput:
+        """See `engine.step.Runner`."""
+        started = time.perf_counter()
+        inputs = _Inputs(plan, self._block_size)
+        prepared = time.perf_counter()
+        logits = self._model.forward(
+            inputs.token_ids,
+            inputs.positions,
+            inputs.slots,
+            inputs.batch,
+            self._caches,
+            inputs.logits_rows,
+        )
+        computed = time.perf_counter()
+        tokens: list[int] = []
+        if inputs.rows:
+            tokens = sample(logits, SamplingBatch.from_rows(inputs.rows)).tolist()
+        output = _accepted(plan, tokens)
+        times = StepTimes(
+            prepare_s=prepared - started,
+            forward_s=computed - prepared,
+            sample_s=time.perf_counter() - computed,
+        )
+        return StepOutput(output, times)
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """See `engine.step.Runner`."""
+        sources = torch.tensor([source for source, _ in pairs])
+        targets = torch.tensor([target for _, target in pairs])
+        for cache in self._caches:
+            for values in (cache.k, cache.v):
+                values[targets] = values[sources]
+
+
+class _Inputs:
+    """A plan's tensors."""
+
+    def __init__(self, plan: StepPlan, block_size: int) -> None:
+        num_sequences = len(plan.work)
+        max_blocks = max(len(item.sequence.block_table) for item in plan.work)
+        token_ids = np.empty(plan.num_tokens, np.int64)
+        positions = np.empty(plan.num_tokens, np.int64)
+        slots = np.empty(plan.num_tokens, np.int64)
+        tables = np.zeros((num_sequences, max_blocks), np.int32)
+        query_starts = np.zeros(num_sequences + 1, np.int32)
+        context_lens = np.empty(num_sequences, np.int32)
+        logits_rows: list[int] = []
+        self.rows: list[SamplingRow] = []
+        end = 0
+        for i, item in enumerate(plan.work):
+            seq = item.sequence
+            table = tables[i]
+            table[: len(seq.block_table)] = seq.block_table
+            known_end = item.start + item.num_tokens
+            context_len = known_end + len(item.draft)
+            start, end = end, end + context_len - item.start
+            token_ids[start : start + item.num_tokens] = seq.tokens[item.start : known_end]
+            if item.draft:
+                token_ids[start + item.num_tokens : end] = item.draft
+            where = np.arange(item.start, context_len)
+            positions[start:end] = where
+            slots[start:end] = table[where // block_size] * block_size + where % block_size
+            query_starts[i + 1] = end
+            context_lens[i] = context_len
+            if item.samples:
+                logits_rows += range(end - len(item.draft) - 1, end)
+                self.rows += [
+                    sampling_row(seq, item.draft[:guessed])
+                    for guessed in range(len(item.draft) + 1)
+                ]
+        self.token_ids = torch.from_numpy(token_ids)
+        self.positions = torch.from_numpy(positions)
+        self.slots = torch.from_numpy(slots)
+        self.logits_rows = torch.tensor(logits_rows, dtype=torch.int64)
+        self.batch = AttentionBatch(
+            query_starts=torch.from_numpy(query_starts),
+            context_lens=torch.from_numpy(context_lens),
+            block_tables=torch.from_numpy(tables),
+            max_query_len=int(np.diff(query_starts).max()),
+            max_context_len=int(context_lens.max()),
+        )
+
+
+def _accepted(plan: StepPlan, sampled: list[int]) -> dict[int, list[int]]:
+    """Tokens by sequence id: each draft is accepted while it is what was sampled."""
+    output: dict[int, list[int]] = {}
+    row = 0
+    for item in plan.work:
+        if item.samples:
+            count = len(item.draft) + 1
+            output[item.sequence.id] = accept_draft(item, sampled[row : row + count])
+            row += count
+    return output
+
+
+def accept_draft(item: Work, sampled: list[int]) -> list[int]:
+    """The part of `sampled` that stands: up to the first that differs from the draft."""
+    for i, guess in enumerate(item.draft):
+        if sampled[i] != guess:
+            return sampled[: i + 1]
+    return sampled
