@@ -42,6 +42,9 @@ def run(
     epilogue: int,
 ) -> None:
     """out = epilogue(norm(x) @ Wᵀ + bias), each segment into its own columns."""
+    # A step of prompt pieces alone wants no logits; the library can't split zero rows.
+    if not x.size(0):
+        return
     norm_address = None if norm is None else norm.data_ptr()
     bias_address = None if bias is None else bias.data_ptr()
     out_address = out.data_ptr()
