@@ -2,7 +2,7 @@
  * One message on the page: the person's words as text, an answer as markdown that types itself.
  */
 
-import { isRunning } from "./protocol.js"
+import { isRunning } from "./conversation.js"
 import { MarkdownView } from "./render.js"
 import { Typewriter } from "./typewriter.js"
 
@@ -14,7 +14,7 @@ import { Typewriter } from "./typewriter.js"
 
 /** What a bubble has in common, whoever speaks. */
 class Bubble {
-  /** @param {import("./protocol.js").Message} message */
+  /** @param {import("./conversation.js").Message} message */
   constructor(message, label) {
     this.element = document.createElement("article")
     this.element.className = `bubble ${message.role}`
@@ -30,14 +30,14 @@ class Bubble {
 }
 
 export class UserBubble extends Bubble {
-  /** @param {import("./protocol.js").Message} message */
+  /** @param {import("./conversation.js").Message} message */
   constructor(message) {
     super(message, "You")
     this.body.dir = "auto"
     this.body.textContent = message.text
   }
 
-  /** @param {import("./protocol.js").Message} message */
+  /** @param {import("./conversation.js").Message} message */
   update(message) {
     this.element.classList.toggle("sending", message.status === "sending")
   }
@@ -51,7 +51,7 @@ export class AnswerBubble extends Bubble {
   #foot
 
   /**
-   * @param {import("./protocol.js").Message} message
+   * @param {import("./conversation.js").Message} message
    * @param {BubbleOptions} options
    */
   constructor(message, options) {
@@ -65,7 +65,7 @@ export class AnswerBubble extends Bubble {
   }
 
   /**
-   * @param {import("./protocol.js").Message} message
+   * @param {import("./conversation.js").Message} message
    * @param {boolean} isLast Only the last answer can be asked for again.
    */
   update(message, isLast) {

@@ -4,7 +4,7 @@
  * No DOM. `ask`, `stop`, `retry`, `newChat`, `useKey` are the whole interface for a view.
  *
  * @typedef {object} ChatState
- * @property {import("./protocol.js").Conversation} conversation
+ * @property {import("./conversation.js").Conversation} conversation
  * @property {import("./connection.js").ConnectionState} connection
  * @property {boolean} needsKey    The server wants an API key, or a better one.
  * @property {string|null} notice  Something to tell the person once.
@@ -23,6 +23,8 @@
  */
 
 import { Connection } from "./connection.js"
+import * as conversations from "./conversation.js"
+import { problemFromError } from "./problems.js"
 import * as protocol from "./protocol.js"
 import { createStore } from "./store.js"
 
@@ -45,7 +47,7 @@ export class Chat {
   constructor(options) {
     this.#options = options
     this.#restoring = options.memory.sessionId !== null
-    const conversation = { ...protocol.emptyConversation(), sessionId: options.memory.sessionId }
+    const conversation = { ...conversations.emptyConversation(), sessionId: options.memory.sessionId }
     this.store = createStore(
       /** @type {ChatState} */ ({
         conversation: this.#withRemembered(conversation),
@@ -67,7 +69,7 @@ export class Chat {
 
   /** Whether an answer is asked for and has not ended. */
   get isBusy() {
-    return protocol.activeAnswer(this.#conversation) !== null
+    return conversations.activeAnswer(this.#conversation) !== null
   }
 
   open() {
@@ -85,7 +87,7 @@ export class Chat {
    */
   ask(text) {
     if (text.trim() === "" || this.isBusy) return
-    this.#setConversation(protocol.ask(this.#conversation, text))
+    this.#setConversation(conversations.ask(this.#conversation, text))
     this.#sendPending()
   }
 
@@ -94,22 +96,22 @@ export class Chat {
     if (this.isBusy) return
     const old = this.#conversation.messages.at(-1)
     if (old?.role === "assistant" && old.itemId) this.#connection.send(protocol.itemDelete(old.itemId))
-    this.#setConversation(protocol.askAgain(this.#conversation))
+    this.#setConversation(conversations.askAgain(this.#conversation))
     this.#sendPending()
   }
 
   /** End the running answer; works before its first word, and while the line is down. */
   stop() {
-    const answer = protocol.activeAnswer(this.#conversation)
+    const answer = conversations.activeAnswer(this.#conversation)
     if (!answer) return
     if (this.#stage === "ready" && this.#connection.send(protocol.responseCancel(answer.responseId))) return
     this.#stopWhenBack = true
-    this.#setConversation(protocol.endAnswer(this.#conversation, "stopped"))
+    this.#setConversation(conversations.endAnswer(this.#conversation, "stopped"))
   }
 
   newChat() {
     this.#stopWhenBack = false
-    this.#setConversation(protocol.emptyConversation())
+    this.#setConversation(conversations.emptyConversation())
     this.store.set({ notice: null })
     this.open()
   }
@@ -127,7 +129,7 @@ export class Chat {
 
   #withRemembered(conversation) {
     const { pending } = this.#options.memory
-    return pending ? protocol.appendPending(conversation, pending) : conversation
+    return pending ? conversations.appendPending(conversation, pending) : conversation
   }
 
   #setConversation(conversation) {
@@ -143,7 +145,7 @@ export class Chat {
     const { sessionId } = this.#conversation
     if (sessionId) {
       url.searchParams.set("session_id", sessionId)
-      const cursor = protocol.activeAnswer(this.#conversation)?.cursor
+      const cursor = conversations.activeAnswer(this.#conversation)?.cursor
       if (cursor) {
         url.searchParams.set("epoch", String(cursor.epoch))
         url.searchParams.set("starting_after", String(cursor.seq))
@@ -160,7 +162,7 @@ export class Chat {
   #onEvent(event) {
     if (event.type === "session.created") return this.#onSession(event)
     if (event.type === "error" && this.#stage === "opening") return this.#onRefusal(event.error ?? {})
-    this.#setConversation(protocol.reduce(this.#conversation, event))
+    this.#setConversation(conversations.reduce(this.#conversation, event))
     if (this.#stage === "settling" && protocol.isReplyToQuiet(event)) this.#settled()
   }
 
@@ -172,7 +174,7 @@ export class Chat {
     this.#restoring = false
     this.#stage = reopened ? "settling" : "ready"
     if (lost && expected) return this.#startOver(event)
-    this.#setConversation(protocol.reduce(before, event))
+    this.#setConversation(conversations.reduce(before, event))
     if (reopened) this.#connection.send(protocol.ping())
     else this.#sendPending()
   }
@@ -180,7 +182,7 @@ export class Chat {
   /** The server answers in order: what it holds came before the reply to our ping. */
   #settled() {
     this.#stage = "ready"
-    this.#setConversation(protocol.settle(this.#conversation))
+    this.#setConversation(conversations.settle(this.#conversation))
     if (this.#stopWhenBack) this.#stopLate()
     this.#sendPending()
   }
@@ -189,8 +191,8 @@ export class Chat {
   #startOver(event) {
     const { pending, messages } = this.#conversation
     const onlyPending = pending !== null && !pending.itemStored && messages.length === 2
-    let fresh = protocol.reduce(protocol.emptyConversation(), event)
-    if (onlyPending) fresh = protocol.appendPending(fresh, pending)
+    let fresh = conversations.reduce(conversations.emptyConversation(), event)
+    if (onlyPending) fresh = conversations.appendPending(fresh, pending)
     this.#setConversation(fresh)
     if (!onlyPending) this.store.set({ notice: SESSION_GONE })
     this.#sendPending()
@@ -199,7 +201,7 @@ export class Chat {
   /** Stopped while the line was down: the server still has to hear of it. */
   #stopLate() {
     this.#stopWhenBack = false
-    const answer = protocol.activeAnswer(this.#conversation)
+    const answer = conversations.activeAnswer(this.#conversation)
     if (answer?.responseId) this.#connection.send(protocol.responseCancel(answer.responseId))
   }
 
@@ -211,7 +213,7 @@ export class Chat {
       this.store.set({ notice: SESSION_GONE })
       return
     }
-    const problem = protocol.problemFromError(error)
+    const problem = problemFromError(error)
     if (problem.waitMs) this.#connection.holdOff(problem.waitMs)
     this.#setConversation({ ...this.#conversation, problem })
   }
@@ -236,7 +238,7 @@ export class Chat {
     if (!this.isBusy || code === 4401) return
     const text = "The server ended the connection before the answer was complete."
     const problem = { kind: "lost", text, retry: true }
-    this.#setConversation(protocol.endAnswer(this.#conversation, "failed", problem))
+    this.#setConversation(conversations.endAnswer(this.#conversation, "failed", problem))
   }
 
   async #askWhyRefused() {

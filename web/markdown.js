@@ -2,10 +2,11 @@
  * Markdown blocks: paragraphs, headings, lists, quotes, code, tables, rules. No DOM.
  *
  * `parseBlocks` returns nodes as `inline.js` describes, one per top-level block, each with the
- * offset where it begins. Code blocks are `{tag: "codeblock", attrs: {lang}, children: [text]}`.
+ * offset where it begins. Code blocks are `{tag: "codeblock", attrs: {lang}, children}`.
  * Blocks that hold a person's language carry `dir="auto"`; code is always left to right.
  */
 
+import { highlight } from "./highlight.js"
 import { parseInline } from "./inline.js"
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$/
@@ -247,5 +248,5 @@ function block(tag, children) {
 }
 
 function codeBlock(text, lang) {
-  return { tag: "codeblock", attrs: { lang }, children: [text] }
+  return { tag: "codeblock", attrs: { lang }, children: highlight(text, lang) }
 }

@@ -5,7 +5,7 @@
 import { AnswerBubble, UserBubble } from "./bubble.js"
 import { Composer } from "./composer.js"
 import { Follower } from "./scroll.js"
-import { activeAnswer, isRunning } from "./protocol.js"
+import { activeAnswer, isRunning } from "./conversation.js"
 
 /** Longest answer that is read out in full when it is complete, in characters. */
 const READ_OUT_MAX = 600
