@@ -15,9 +15,37 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from engine.contract import EngineFault, ReparteeError
+from engine.contract import EngineFault, InvalidRequest, NotFound, ReparteeError
 
 INTERNAL_MESSAGE = "Something went wrong on our side; the request may be tried again."
+
+
+class RequestTooLarge(InvalidRequest):
+    """The body is longer than the gateway reads."""
+
+    default_code = "request_too_large"
+    http_status = 413
+    close_code = 1009
+
+
+class UnknownRoute(NotFound):
+    """Nothing is served at this path."""
+
+    default_code = "unknown_url"
+
+
+class WrongMethod(InvalidRequest):
+    """The path is served, but not with this method."""
+
+    default_code = "method_not_allowed"
+    http_status = 405
+
+
+class UpgradeRequired(InvalidRequest):
+    """The path is served only as a WebSocket."""
+
+    default_code = "upgrade_required"
+    http_status = 426
 
 
 def public(error: BaseException) -> ReparteeError:

@@ -73,7 +73,9 @@ class ChatStream:
         return self._finish(event)
 
     def render_text(self, text: str) -> bytes:
-        """A content chunk."""
+        """A content chunk; nothing for tokens that show no text yet."""
+        if not text:
+            return b""
         return self._delta_head + orjson.dumps(text) + self._delta_tail
 
     def render_error(self, error: BaseException) -> bytes:

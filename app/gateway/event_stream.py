@@ -1,0 +1,116 @@
+"""An answer as server-sent events: deltas, heartbeats, an end; never stuck on its reader."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Protocol
+
+from starlette.types import Scope, Send
+
+from app.gateway.config import GatewayConfig
+from app.gateway.metrics import GatewayMetrics
+from app.gateway.responses import Answer
+from app.gateway.transport import CONNECTION, HttpConnection
+from app.protocol.chat import HEARTBEAT
+from engine.contract import Delta, Event
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventView(Protocol):
+    """Renders events as bytes of an event stream."""
+
+    def render(self, event: Event) -> bytes:
+        """Bytes of one event; may be empty."""
+
+    def render_text(self, text: str) -> bytes:
+        """Bytes of a delta."""
+
+
+class EventStream:
+    """One answer on its way to one reader.
+
+    A reader that is behind gets what has gathered as one chunk. A reader that takes
+    nothing for the write timeout is cut, and so is one that leaves silence unread.
+
+    Args:
+        answer: Its events after the first.
+        view: How they look.
+        first: The event already read.
+        config: Heartbeat and write timeout.
+        metrics: Counts merges and cuts.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        view: EventView,
+        first: Event,
+        config: GatewayConfig,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._answer = answer
+        self._view = view
+        self._first = first
+        self._config = config
+        self._metrics = metrics
+        self._sent_at = time.monotonic()
+        self._sending_since: float | None = None
+
+    async def run(self, scope: Scope, send: Send) -> None:
+        """Send everything; returns at the end of the answer or of the connection."""
+        connection: HttpConnection = scope["state"][CONNECTION]
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        await self._write(send, self._view.render(self._first))
+        watch = asyncio.create_task(self._watch(send, connection))
+        try:
+            async for event in self._answer:
+                await self._write(send, self._render(event, connection))
+        finally:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _render(self, event: Event, connection: HttpConnection) -> bytes:
+        if not connection.is_congested:
+            return self._view.render(event)
+        chunks: list[bytes] = []
+        texts: list[str] = []
+        for each in (event, *self._answer.drain_pending()):
+            if isinstance(each, Delta):
+                texts.append(each.text)
+                continue
+            chunks.append(self._view.render(each))
+        if texts:
+            self._metrics.merged_deltas.inc(len(texts) - 1)
+            chunks.insert(0, self._view.render_text("".join(texts)))
+        return b"".join(chunks)
+
+    async def _write(self, send: Send, data: bytes) -> None:
+        if not data:
+            return
+        self._sending_since = time.monotonic()
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sending_since = None
+        self._sent_at = time.monotonic()
+
+    async def _watch(self, send: Send, connection: HttpConnection) -> None:
+        """Fill silence with heartbeats; cut a reader that takes nothing."""
+        pause_s = min(self._config.heartbeat_s, self._config.write_timeout_s) / 4
+        while True:
+            await asyncio.sleep(pause_s)
+            now = time.monotonic()
+            since = self._sending_since
+            if since is not None and now - since > self._config.write_timeout_s:
+                self._metrics.slow_closes.inc()
+                connection.abort()
+                return
+            if since is None and now - self._sent_at > self._config.heartbeat_s:
+                await self._write(send, HEARTBEAT)

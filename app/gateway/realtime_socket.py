@@ -1,0 +1,339 @@
+"""An open Realtime session: client events carried out in order, answers passed on.
+
+One task reads, always, or pings and closes would go unseen. One task carries out what
+was read, one event after the other. Writing needs no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from starlette.websockets import WebSocket
+
+from app.auth import Principal
+from app.gateway.config import GatewayConfig
+from app.gateway.conversation import Conversation
+from app.gateway.responses import Responses
+from app.gateway.running import RunningResponse
+from app.gateway.throttle import Throttle
+from app.gateway.writer import SocketWriter
+from app.protocol.content import check_size
+from app.protocol.ids import new_id
+from app.protocol.realtime.commands import (
+    CancelResponse,
+    Command,
+    CreateItem,
+    CreateResponse,
+    DeleteItem,
+    Ping,
+    RetrieveItem,
+    TruncateItem,
+    UpdateSession,
+)
+from app.protocol.realtime.items import ItemReference
+from app.protocol.realtime.response import ResponseView
+from app.protocol.realtime.wire import RealtimeWire
+from engine.contract import (
+    Conflict,
+    Cursor,
+    InvalidRequest,
+    Message,
+    ReparteeError,
+)
+
+logger = logging.getLogger(__name__)
+
+API = "realtime"
+# Client events read and not carried out yet; a full inbox stops the reading.
+INBOX_EVENTS = 256
+BINARY_CODE = 1003
+# How long a response.create waits for the response that was cancelled just before it.
+CANCEL_WAIT_S = 10.0
+MAX_OUT_OF_BAND = 16
+
+
+class RealtimeSocket:
+    """See the module.
+
+    Args:
+        websocket: The accepted socket; only read from here.
+        writer: The only way to write to it.
+        wire: Reads and renders events.
+        conversation: The session.
+        responses: The way to the engine.
+        principal: Whose socket it is.
+        config: Limits.
+    """
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        writer: SocketWriter,
+        wire: RealtimeWire,
+        conversation: Conversation,
+        responses: Responses,
+        principal: Principal,
+        config: GatewayConfig,
+    ) -> None:
+        self._websocket = websocket
+        self._writer = writer
+        self._wire = wire
+        self._conversation = conversation
+        self._responses = responses
+        self._principal = principal
+        self._throttle = Throttle(config.max_events_per_s)
+        self._inbox: asyncio.Queue[str] = asyncio.Queue(INBOX_EVENTS)
+        self._running: dict[str, RunningResponse] = {}
+        self._goodbye: tuple[int, str] | None = None
+
+    async def run(self, after: Cursor | None) -> None:
+        """Greet, take up a response that runs, and serve until the socket ends.
+
+        Args:
+            after: The last place of that response which the client saw.
+        """
+        await self._greet(after)
+        worker = asyncio.create_task(self._carry_out())
+        try:
+            await self._read()
+        finally:
+            worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await worker
+            self._detach()
+
+    def drain(self, code: int, reason: str) -> None:
+        """Close once nothing runs here."""
+        self._goodbye = (code, reason)
+        if not self._running:
+            self.close(code, reason)
+
+    def close(self, code: int, reason: str) -> None:
+        """Close now."""
+        self._writer.close(code, reason)
+
+    async def _greet(self, after: Cursor | None) -> None:
+        conversation = self._conversation
+        resumed = await conversation.resume(self._responses)
+        self._writer.send_all(self._wire.opened(conversation.opened_items()))
+        if resumed is None:
+            return
+        answer, events = resumed
+        view = ResponseView(
+            self._wire,
+            answer.request_id,
+            in_conversation=True,
+            previous_item_id=conversation.last_item_id,
+            max_output_tokens=conversation.settings.max_output_tokens,
+        )
+        running = self._start(RunningResponse(view, answer, conversation, self._writer))
+        running.take_back(events, after)
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] != "websocket.receive":
+                return
+            text = message.get("text")
+            if text is None:
+                self.close(BINARY_CODE, "text frames only")
+                return
+            await self._throttle.wait()
+            await self._inbox.put(text)
+
+    async def _carry_out(self) -> None:
+        while True:
+            received = self._wire.receive(await self._inbox.get())
+            if isinstance(received, bytes):
+                self._writer.send(received)
+                continue
+            try:
+                await self._execute(received.command)
+            except ReparteeError as error:
+                self._writer.send(self._wire.error(error, received.event_id))
+            except Exception as error:
+                logger.exception("%s failed", type(received.command).__name__)
+                self._writer.send(self._wire.error(error, received.event_id))
+
+    async def _execute(self, command: Command) -> None:
+        match command:
+            case CreateResponse():
+                await self._create_response(command)
+            case CancelResponse(response_id):
+                await self._cancel_response(response_id)
+            case CreateItem():
+                await self._create_item(command)
+            case RetrieveItem(item_id):
+                item = await self._conversation.item(item_id)
+                self._send("conversation.item.retrieved", item=item)
+            case DeleteItem(item_id):
+                await self._conversation.delete(item_id)
+                self._send("conversation.item.deleted", item_id=item_id)
+            case TruncateItem():
+                await self._truncate_item(command)
+            case UpdateSession(settings):
+                await self._conversation.update(settings)
+                self._wire.settings = settings
+                self._writer.send(self._wire.updated())
+            case Ping():
+                self._send("repartee.pong")
+
+    def _send(self, kind: str, **fields: object) -> None:
+        self._writer.send(self._wire.event(kind, fields))
+
+    async def _create_item(self, command: CreateItem) -> None:
+        item, previous_item_id = await self._conversation.add(
+            command.item, command.previous_item_id
+        )
+        for kind in ("conversation.item.added", "conversation.item.done"):
+            self._writer.send(self._wire.item(kind, item, previous_item_id))
+
+    async def _truncate_item(self, command: TruncateItem) -> None:
+        await self._conversation.truncate(command.item_id, command.text_end)
+        self._send(
+            "conversation.item.truncated",
+            item_id=command.item_id,
+            content_index=0,
+            audio_end_ms=command.audio_end_ms,
+            **{"repartee.text_end": command.text_end},
+        )
+
+    async def _create_response(self, command: CreateResponse) -> None:
+        self._responses.check_open()
+        if not command.in_conversation:
+            await self._start_out_of_band(command)
+            return
+        await self._wait_for_cancelled()
+        response_id = new_id("resp_")
+        await self._conversation.begin(response_id)
+        try:
+            messages = await self._prompt(command)
+            running = await self._submit(response_id, command, messages, self._conversation)
+        except BaseException:
+            await asyncio.shield(self._conversation.finish(response_id, None, None, ""))
+            raise
+        self._follow(running)
+
+    async def _start_out_of_band(self, command: CreateResponse) -> None:
+        outside = [r for r in self._running.values() if r.conversation is None]
+        if len(outside) >= MAX_OUT_OF_BAND:
+            raise Conflict(
+                f"At most {MAX_OUT_OF_BAND} responses outside the conversation run at once.",
+                code="too_many_responses",
+            )
+        messages = await self._prompt(command)
+        self._follow(await self._submit(new_id("resp_"), command, messages, None))
+
+    async def _wait_for_cancelled(self) -> None:
+        """Let a response that is being cancelled end first.
+
+        Raises:
+            Conflict: one runs that nobody cancelled.
+        """
+        active = self._active()
+        if active is None:
+            return
+        if active.is_cancelling:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(active.ended.wait(), CANCEL_WAIT_S)
+        if not active.ended.is_set():
+            raise Conflict(
+                f"The conversation already has an active response: {active.response_id}. "
+                "Wait for its response.done, or cancel it."
+            )
+
+    def _active(self) -> RunningResponse | None:
+        return next((r for r in self._running.values() if r.conversation is not None), None)
+
+    async def _prompt(self, command: CreateResponse) -> tuple[Message, ...]:
+        messages: list[Message] = []
+        if command.instructions:
+            messages.append(Message("system", command.instructions))
+        if command.input is None:
+            messages += await self._conversation.messages()
+        else:
+            for item in command.input:
+                if isinstance(item, ItemReference):
+                    messages.append(await self._conversation.message(item.item_id, item.param))
+                else:
+                    messages.append(item.message)
+        if not messages:
+            raise InvalidRequest(
+                "There is nothing to answer: the conversation has no messages.",
+                code="empty_conversation",
+            )
+        check_size(messages, self._conversation.card, "The conversation")
+        return tuple(messages)
+
+    async def _submit(
+        self,
+        response_id: str,
+        command: CreateResponse,
+        messages: tuple[Message, ...],
+        conversation: Conversation | None,
+    ) -> RunningResponse:
+        answer = await self._responses.submit(
+            response_id,
+            api=API,
+            model=self._conversation.card.id,
+            messages=messages,
+            sampling=command.sampling,
+            principal=self._principal,
+            conversation_id=conversation and conversation.session_id,
+        )
+        view = ResponseView(
+            self._wire,
+            response_id,
+            in_conversation=conversation is not None,
+            previous_item_id=conversation and conversation.last_item_id,
+            max_output_tokens=command.sampling.max_tokens,
+            metadata=command.metadata,
+        )
+        return RunningResponse(view, answer, conversation, self._writer)
+
+    def _follow(self, running: RunningResponse) -> None:
+        self._writer.send(running.view.created())
+        self._start(running)
+
+    def _start(self, running: RunningResponse) -> RunningResponse:
+        self._running[running.response_id] = running
+        task = self._responses.spawn(running.follow())
+        task.add_done_callback(lambda _: self._forget(running))
+        return running
+
+    def _forget(self, running: RunningResponse) -> None:
+        self._running.pop(running.response_id, None)
+        if self._goodbye is not None and not self._running:
+            self.close(*self._goodbye)
+
+    async def _cancel_response(self, response_id: str | None) -> None:
+        running = self._active() if response_id is None else self._running.get(response_id)
+        if running is not None:
+            running.is_cancelling = True
+            await self._responses.engine.cancel(running.response_id)
+            return
+        # It may run for another tab of this conversation.
+        active_id = await self._conversation.active_response()
+        if active_id is None or response_id not in (None, active_id):
+            raise InvalidRequest(
+                "There is no active response to cancel.",
+                code="response_cancel_not_active",
+                param="response_id",
+            )
+        await self._responses.engine.cancel(active_id)
+
+    def _detach(self) -> None:
+        """The socket is gone: the conversation's response goes on, all others end."""
+        for running in self._running.values():
+            running.detach()
+            if running.conversation is None:
+                self._responses.spawn(self._cancel_quietly(running.response_id))
+        self._goodbye = None
+
+    async def _cancel_quietly(self, response_id: str) -> None:
+        try:
+            await self._responses.engine.cancel(response_id)
+        except ReparteeError as error:
+            logger.warning("response %s could not be cancelled: %s", response_id, error)

@@ -1,0 +1,227 @@
+"""Requests to the engine, followed to their end and counted once.
+
+An `Answer` is one request under way. Whoever reads it reads it to its terminal event
+or abandons it; an abandoned answer is cancelled and read to its end in the background,
+so that its tokens are counted too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from app.auth import Principal
+from app.gateway.metrics import GatewayMetrics, ResponseMeter
+from app.routing import EngineClient, ResponseStream
+from engine.contract import (
+    Event,
+    Failed,
+    Finished,
+    GenerateRequest,
+    Message,
+    ReparteeError,
+    SamplingParams,
+    Unavailable,
+)
+
+logger = logging.getLogger(__name__)
+
+ABANDON_TIMEOUT_S = 10.0
+DRAIN_POLL_S = 0.05
+RETRY_AFTER_MS = 1000
+
+
+class Answer:
+    """One request's events, each exactly once, the last of them terminal.
+
+    Args:
+        stream: Where the events come from.
+        meter: Counts them; None for an answer that another request counts.
+    """
+
+    def __init__(self, responses: Responses, stream: ResponseStream, meter: ResponseMeter) -> None:
+        self._responses = responses
+        self._stream = stream
+        self._meter = meter
+        self._last = (1, -1)
+        self.is_ended = False
+
+    @property
+    def request_id(self) -> str:
+        """The response's id."""
+        return self._stream.request_id
+
+    def __aiter__(self) -> Answer:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event; `Failed` stands in for an end that cannot come any more."""
+        if self.is_ended:
+            raise StopAsyncIteration
+        try:
+            event = await anext(self._stream)
+        except StopAsyncIteration:
+            # The client was closed under it.
+            epoch, seq = self._last
+            error = Unavailable("The answer's end was lost.", code="answer_lost")
+            event = Failed(self.request_id, epoch, seq + 1, error)
+        return self._note(event)
+
+    def drain_pending(self) -> list[Event]:
+        """Events that have arrived, without waiting."""
+        return [self._note(event) for event in self._stream.drain_pending()]
+
+    def _note(self, event: Event) -> Event:
+        self._last = (event.epoch, event.seq)
+        if self._meter is not None:
+            self._meter.note(event)
+        if isinstance(event, Finished | Failed):
+            self.is_ended = True
+            self._responses.ended(self)
+        return event
+
+    def abandon(self) -> None:
+        """Nobody reads on: cancel it, and count what it came to."""
+        if not self.is_ended:
+            self._responses.spawn(self._finish_unread())
+
+    async def _finish_unread(self) -> None:
+        try:
+            async with asyncio.timeout(ABANDON_TIMEOUT_S):
+                await self._responses.engine.cancel(self.request_id)
+                async for _ in self:
+                    pass
+        except (TimeoutError, ReparteeError) as error:
+            logger.warning("abandoned response %s did not end: %r", self.request_id, error)
+        finally:
+            if not self.is_ended:
+                self.is_ended = True
+                if self._meter is not None:
+                    self._meter.abandon()
+                self._responses.ended(self)
+            await self._stream.close()
+
+
+class Responses:
+    """All answers of this gateway.
+
+    Args:
+        engine: The way to the workers.
+        metrics: Where answers are counted.
+        answer_timeout_s: Deadline of each answer, from its request.
+    """
+
+    def __init__(
+        self, engine: EngineClient, metrics: GatewayMetrics, answer_timeout_s: float
+    ) -> None:
+        self.engine = engine
+        self._metrics = metrics
+        self._answer_timeout_s = answer_timeout_s
+        self._running: set[Answer] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._impatient = asyncio.Event()
+        self.is_draining = False
+
+    @property
+    def num_running(self) -> int:
+        """Answers that have not ended, and work that follows them."""
+        return len(self._running) + len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work that outlives its request; `drain` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def ended(self, answer: Answer) -> None:
+        """Called by an answer at its end."""
+        self._running.discard(answer)
+
+    def check_open(self) -> None:
+        """Refuse new work while the gateway is stopping.
+
+        Raises:
+            Unavailable: with a hint to retry.
+        """
+        if self.is_draining:
+            raise Unavailable(
+                "This gateway is stopping; try again.",
+                code="draining",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+
+    async def submit(
+        self,
+        request_id: str,
+        *,
+        api: str,
+        model: str,
+        messages: tuple[Message, ...],
+        sampling: SamplingParams,
+        principal: Principal,
+        conversation_id: str | None = None,
+    ) -> Answer:
+        """Ask the engine for an answer.
+
+        Raises:
+            ReparteeError: if no worker takes it.
+        """
+        self.check_open()
+        meter = self._metrics.meter(api, principal.tier)
+        now = time.time()
+        request = GenerateRequest(
+            request_id=request_id,
+            model=model,
+            messages=messages,
+            sampling=sampling,
+            tier=principal.tier,
+            tenant=principal.tenant,
+            conversation_id=conversation_id,
+            reply_to=self.engine.gateway_id,
+            created_at=now,
+            deadline_at=now + self._answer_timeout_s,
+        )
+        try:
+            stream = await self.engine.submit(request)
+        except BaseException as error:
+            meter.fail(error)
+            raise
+        answer = Answer(self, stream, meter)
+        self._running.add(answer)
+        return answer
+
+    async def attach(self, request_id: str) -> Answer:
+        """Listen to an answer that was asked for before, from its first event.
+
+        Raises:
+            NotFound: nothing is known of it any more.
+        """
+        answer = Answer(self, await self.engine.attach(request_id), None)
+        self._running.add(answer)
+        return answer
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more, and wait for what runs; give up after `timeout_s`."""
+        self.is_draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.num_running and not self._impatient.is_set():
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._impatient.wait(), DRAIN_POLL_S)
+        except TimeoutError:
+            logger.warning("%d answers outlast the grace of %g s", self.num_running, timeout_s)
+
+    def stop_draining(self) -> None:
+        """Let `drain` return at once."""
+        self._impatient.set()
+
+    async def close(self) -> None:
+        """Stop following what still runs."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,230 @@
+"""The gateway's application, and the process that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route, WebSocketRoute
+
+from app.auth import Authenticator, KeyAuthenticator, OpenAuthenticator
+from app.gateway.chat import ChatRoute
+from app.gateway.config import GatewayConfig
+from app.gateway.edge import Edge
+from app.gateway.health import HealthRoutes
+from app.gateway.metrics import GatewayMetrics
+from app.gateway.models import ModelRoutes
+from app.gateway.pages import PageFiles
+from app.gateway.realtime import RealtimeRoute
+from app.gateway.responses import Responses
+from app.gateway.transport import HttpConnection, SocketConnection, bound_connections
+from app.protocol.errors import UnknownRoute, UpgradeRequired, WrongMethod
+from app.protocol.ids import new_id
+from app.routing import EngineClient
+from app.sessions import SessionStore
+from app.settings import GatewaySettings
+from engine.contract import InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+
+class Gateway:
+    """One gateway: the application and what it holds on to.
+
+    Args:
+        config: Its settings.
+        engine: The way to the workers; the gateway starts and closes it.
+        sessions: The conversations; the gateway closes it.
+        authenticator: Knows callers; by default from the settings' keys.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        engine: EngineClient,
+        sessions: SessionStore,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self.config = config
+        self.metrics = GatewayMetrics(engine.workers)
+        self.responses = Responses(engine, self.metrics, config.answer_timeout_s)
+        self._engine = engine
+        self._sessions = sessions
+        self.realtime = RealtimeRoute(self.responses, sessions, config, self.metrics)
+        self.app = self._build(authenticator or _authenticator(config))
+
+    def _build(self, authenticator: Authenticator) -> Starlette:
+        chat = ChatRoute(self.responses, self.config, self.metrics)
+        health = HealthRoutes(self.responses, self.metrics)
+        models = ModelRoutes(self.responses)
+        routes = [
+            Route("/livez", health.live, methods=["GET"]),
+            Route("/readyz", health.ready, methods=["GET"]),
+            Route("/metrics", health.metrics, methods=["GET"]),
+            Route("/v1/models", models.list, methods=["GET"]),
+            Route("/v1/models/{model:path}", models.one, methods=["GET"]),
+            Route("/v1/chat/completions", chat.__call__, methods=["POST"]),
+            WebSocketRoute("/v1/realtime", self.realtime.__call__),
+            Route("/v1/realtime", _upgrade_required, methods=["GET"]),
+            Route("/v1/{path:path}", _unknown_route, methods=_ANY_METHOD),
+        ]
+        files = Mount("/", PageFiles(self.config.web_dir), name="page")
+        app = Starlette(
+            routes=[*routes, files],
+            exception_handlers={HTTPException: _raise_known},
+            lifespan=self._lifespan,
+        )
+        app.router.redirect_slashes = False
+        app.add_middleware(
+            Edge,
+            authenticator=authenticator,
+            origins=self.config.origin_policy,
+            metrics=self.metrics,
+            routes=[route.path for route in routes if "{" not in route.path],
+        )
+        return app
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        await self._engine.start()
+        try:
+            yield
+        finally:
+            await self.responses.close()
+            await self._engine.close()
+            await self._sessions.close()
+
+    async def drain(self) -> None:
+        """Take no more work, let answers end within the grace, then say goodbye."""
+        self.responses.is_draining = True
+        self.realtime.drain()
+        await self.responses.drain(self.config.grace_s)
+        self.realtime.close_all()
+
+    def stop_draining(self) -> None:
+        """Let `drain` return at once."""
+        self.responses.stop_draining()
+
+
+def create_gateway(config: GatewayConfig) -> Gateway:
+    """A gateway with its own clients of Redis."""
+    engine = EngineClient(config.redis_url, new_id("gw_"))
+    return Gateway(config, engine, SessionStore(config.redis_url))
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn, with a drain before its shutdown and plain signals.
+
+    Args:
+        gateway: What it serves.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        config = gateway.config
+        super().__init__(
+            uvicorn.Config(
+                gateway.app,
+                http=HttpConnection,
+                ws=SocketConnection,
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                ws_max_size=config.max_frame_bytes,
+                ws_ping_interval=config.ping_interval_s,
+                ws_ping_timeout=config.ping_timeout_s,
+                ws_per_message_deflate=False,
+                timeout_graceful_shutdown=5,
+            )
+        )
+        self._gateway = gateway
+
+    def stop(self) -> None:
+        """Drain and end; the second call ends without draining."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        if self.force_exit:
+            self._gateway.stop_draining()
+
+    async def serve_on(self, listener: socket.socket) -> None:
+        """Serve connections of `listener` until `stop`."""
+        bound_connections(listener)
+        host, port = listener.getsockname()[:2]
+        logger.info("listening on %s port %d", host, port)
+        await self.serve(sockets=[listener])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to `serve`; uvicorn would raise them again at the end."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain while still listening, so that `/readyz` can say so; then stop."""
+        await self._gateway.drain()
+        await super().shutdown(sockets)
+
+
+def run(settings: GatewaySettings, listener: socket.socket) -> int:
+    """Serve until SIGTERM or SIGINT; a second signal ends the grace.
+
+    Args:
+        settings: Of this process.
+        listener: Already listening.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        StartupError: for settings that do not fit together.
+    """
+    asyncio.run(serve(GatewayConfig.from_settings(settings), listener))
+    return 0
+
+
+async def serve(config: GatewayConfig, listener: socket.socket) -> None:
+    """Serve until a signal; see `run`."""
+    # uvicorn's own lines would show query strings.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    server = GatewayServer(create_gateway(config))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    try:
+        await server.serve_on(listener)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _authenticator(config: GatewayConfig) -> Authenticator:
+    return KeyAuthenticator(config.api_keys) if config.needs_key else OpenAuthenticator()
+
+
+_ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+async def _unknown_route(request: Request) -> Response:
+    raise UnknownRoute(f"There is nothing at {request.url.path[:200]}.")
+
+
+async def _upgrade_required(request: Request) -> Response:
+    raise UpgradeRequired("This path is served as a WebSocket only.")
+
+
+async def _raise_known(request: Request, error: Exception) -> Response:
+    """The framework's own refusals as ours, for the edge to render."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 405:
+        raise WrongMethod(f"{request.method} is not allowed here.")
+    if status == 404:
+        raise UnknownRoute(f"There is nothing at {request.url.path[:200]}.")
+    raise InvalidRequest("The request could not be read.")

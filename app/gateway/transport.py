@@ -1,0 +1,155 @@
+"""uvicorn's connections with bounded buffers, and a way to cut them.
+
+As they come, a peer that stops reading holds its connection for good: closing waits
+for the unsent bytes. Here every close has a deadline, after which the connection is
+aborted. A request finds its connection in `scope["state"][CONNECTION]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
+from websockets.protocol import State
+
+CONNECTION = "repartee.connection"
+SEND_BUFFER_BYTES = 64 * 1024
+WRITE_HIGH_WATER_BYTES = 32 * 1024
+CLOSE_TIMEOUT_S = 3.0
+USER_TIMEOUT_MS = 20_000
+
+
+def bound_connections(listener: socket.socket) -> None:
+    """Give what `listener` accepts a bounded send buffer, and an end when the peer is gone."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
+class HttpConnection(H11Protocol):
+    """An HTTP connection that a request can abort."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio.Protocol."""
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        super().connection_made(transport)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the peer reads too slowly to take more right now."""
+        return self.flow.write_paused
+
+    def abort(self) -> None:
+        """Drop the connection and whatever is unsent."""
+        self.transport.abort()
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """A WebSocket that is written to without waiting, and always ends.
+
+    `on_writable` is called when the transport takes bytes again.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
+        self.on_writable: Callable[[], None] | None = None
+        self._failed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        super().connection_made(transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the peer reads too slowly to take more right now."""
+        return not self.writable.is_set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can still be sent."""
+        return (
+            not self.close_sent
+            and not self.disconnected
+            and self.conn.state is State.OPEN
+            and not self.transport.is_closing()
+        )
+
+    def send_frame(self, data: bytes) -> None:
+        """Write one text frame of UTF-8 `data`; the caller minds `is_congested`."""
+        if not self.is_open:
+            return
+        self.conn.send_text(data)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
+    def end(self, code: int, reason: str) -> None:
+        """Send a close frame; abort if the peer has not closed within CLOSE_TIMEOUT_S."""
+        if not self.is_open:
+            return
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        super().resume_writing()
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol; after a failure what still arrives is thrown away."""
+        if not self._failed:
+            super().data_received(data)
+
+    def handle_parser_exception(self) -> None:
+        """Say why, and go on reading, or the peer would see a reset instead."""
+        self._failed = True
+        assert self.conn.close_sent is not None
+        code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
+
+    def keepalive_timeout(self) -> None:
+        """The peer is gone: closing properly would wait for it."""
+        super().keepalive_timeout()
+        self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
+
+    def shutdown(self) -> None:
+        """See uvicorn; bounded even if the peer does not read."""
+        try:
+            super().shutdown()
+        except InvalidState:
+            self.transport.close()
+        self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
