@@ -9,6 +9,7 @@ _NEW_SHARE = 0.3
 _FORGET_AFTER_STEPS = 256
 # Tokens tried while nothing comparable is known.
 _FIRST_TRY_TOKENS = 128
+_FEW_TOKENS = 16
 
 
 class StepCosts:
@@ -55,19 +56,19 @@ class StepCosts:
     def tokens_within(self, limit_ms: float) -> int:
         """Most tokens whose step should take at most `limit_ms`.
 
-        Goes beyond what was measured by a factor of 4 at most.
+        Goes beyond what was measured by a factor of 4 at most. While only steps of
+        few tokens were measured, which cost about the same whatever their number, a
+        first try is made.
         """
-        if len(self._points) < 2:
+        if not self._points or self._points[-1][0] < _FEW_TOKENS:
             return _FIRST_TRY_TOKENS
-        low = self._points[0]
-        if limit_ms <= low[1]:
-            return int(low[0] * limit_ms / low[1])
-        for high in self._points[1:]:
-            if limit_ms < high[1]:
-                share = (limit_ms - low[1]) / (high[1] - low[1])
-                return int(low[0] + share * (high[0] - low[0]))
-            low = high
-        before, last = self._points[-2:]
-        slope = max((last[1] - before[1]) / (last[0] - before[0]), 1e-6)
-        reach = max(_FIRST_TRY_TOKENS, 4 * int(last[0]))
-        return min(int(last[0] + (limit_ms - last[1]) / slope), reach)
+        before = (0.0, 0.0)
+        for tokens, ms in self._points:
+            if limit_ms < ms:
+                share = (limit_ms - before[1]) / (ms - before[1])
+                return int(before[0] + share * (tokens - before[0]))
+            if ms > before[1]:
+                slope = (ms - before[1]) / (tokens - before[0])
+            before = (tokens, ms)
+        reach = max(_FIRST_TRY_TOKENS, 4 * int(before[0]))
+        return min(int(before[0] + (limit_ms - before[1]) / slope), reach)
