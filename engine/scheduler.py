@@ -79,7 +79,7 @@ class Scheduler:
             self._admit(now)
         decodes = [seq for seq in self.running if seq.num_uncomputed == 1]
         prefills = [seq for seq in self.running if seq.num_uncomputed > 1]
-        work = [self._decode(seq, bool(prefills)) for seq in decodes]
+        work = [self._decode(seq, alone=not prefills) for seq in decodes]
         work += self._prefill(prefills, sum(1 + len(item.draft) for item in work))
         return StepPlan(tuple(work))
 
@@ -217,8 +217,28 @@ class Scheduler:
 
     # Shares of the step.
 
-    def _decode(self, seq: Sequence, prefills_wait: bool) -> Work:
-        return Work(sequence=seq, start=seq.num_computed, num_tokens=1, samples=True)
+    def _decode(self, seq: Sequence, alone: bool) -> Work:
+        """One token, or several back to back where only decodes run and blocks abound."""
+        num_steps = min(self._max_decode_steps, seq.num_remaining) if alone else 1
+        if num_steps > 1 and not self._reserve_ahead(seq, num_steps - 1):
+            num_steps = 1
+        return Work(
+            sequence=seq,
+            start=seq.num_computed,
+            num_tokens=1,
+            samples=True,
+            num_decode_steps=num_steps,
+        )
+
+    def _reserve_ahead(self, seq: Sequence, num_tokens: int) -> bool:
+        """Give `seq` blocks for more tokens if that leaves each other one a block."""
+        needed = self.blocks.blocks_for(len(seq.tokens) + num_tokens) - len(seq.block_table)
+        if needed <= 0:
+            return True
+        if self.blocks.num_free - needed < len(self.running):
+            return False
+        seq.block_table += self.blocks.allocate(needed)
+        return True
 
     def _prefill(self, seqs: list[Sequence], num_decoding: int) -> list[Work]:
         """Share what is left of the step's budget between prompts.
