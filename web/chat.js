@@ -167,14 +167,12 @@ export class Chat {
   }
 
   #onSession(event) {
-    const before = this.#conversation
-    const reopened = before.sessionId === event.session.id
-    const lost = before.sessionId !== null && !reopened
-    const expected = this.#restoring || before.messages.length > 0
+    const { sessionId } = this.#conversation
+    const reopened = sessionId === event.session.id
+    if (sessionId !== null && !reopened) this.#forgetSession()
     this.#restoring = false
     this.#stage = reopened ? "settling" : "ready"
-    if (lost && expected) return this.#startOver(event)
-    this.#setConversation(conversations.reduce(before, event))
+    this.#setConversation(conversations.reduce(this.#conversation, event))
     if (reopened) this.#connection.send(protocol.ping())
     else this.#sendPending()
   }
@@ -188,14 +186,13 @@ export class Chat {
   }
 
   /** The server no longer has the session. Only a turn that it never saw can go on. */
-  #startOver(event) {
+  #forgetSession() {
     const { pending, messages } = this.#conversation
-    const onlyPending = pending !== null && !pending.itemStored && messages.length === 2
-    let fresh = conversations.reduce(conversations.emptyConversation(), event)
-    if (onlyPending) fresh = conversations.appendPending(fresh, pending)
-    this.#setConversation(fresh)
-    if (!onlyPending) this.store.set({ notice: SESSION_GONE })
-    this.#sendPending()
+    const goesOn = pending !== null && !pending.itemStored && messages.length === 2
+    const fresh = conversations.emptyConversation()
+    if (this.#restoring || (messages.length > 0 && !goesOn)) this.store.set({ notice: SESSION_GONE })
+    this.#restoring = false
+    this.#setConversation(goesOn ? conversations.appendPending(fresh, pending) : fresh)
   }
 
   /** Stopped while the line was down: the server still has to hear of it. */
@@ -209,8 +206,8 @@ export class Chat {
   #onRefusal(error) {
     if (error.type === "authentication_error") return
     if (error.code === "not_found" || error.code === "session_not_found") {
-      this.newChat()
-      this.store.set({ notice: SESSION_GONE })
+      this.#forgetSession()
+      this.open()
       return
     }
     const problem = problemFromError(error)

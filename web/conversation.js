@@ -243,7 +243,7 @@ function applyError(conversation, error) {
 
 function openSession(conversation, event) {
   const { id, model } = event.session
-  const next = { ...conversation, sessionId: id, model: model ?? conversation.model, arriving: [] }
+  const next = { ...conversation, sessionId: id, model: model ?? conversation.model, arriving: [], problem: null }
   return receiveItems(next, event)
 }
 

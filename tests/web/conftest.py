@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from tests.web.chat_page import ChatPage
 from tests.web.server import PageServer
 
-CHROMIUM = "/usr/bin/chromium"
+# The distribution's browser if there is one, else the one that Playwright installs.
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="package")

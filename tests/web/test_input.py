@@ -1,0 +1,162 @@
+"""The message box: keys, input methods, sending once, limits, drafts."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.web.chat_page import ChatPage
+
+LIMIT_BYTES = 1024 * 1024
+
+
+def sent_texts(chat: ChatPage) -> list[str]:
+    creates = chat.server.sent("conversation.item.create")
+    return [event["item"]["content"][0]["text"] for event in creates]
+
+
+def test_enter_sends_and_shift_enter_breaks_the_line(chat: ChatPage) -> None:
+    chat.input.press_sequentially("one")
+    chat.input.press("Shift+Enter")
+    chat.input.press_sequentially("two")
+    expect(chat.input).to_have_value("one\ntwo")
+    chat.input.press("Enter")
+    chat.idle()
+    expect(chat.input).to_have_value("")
+    assert sent_texts(chat) == ["one\ntwo"]
+    assert chat.users.inner_text() == "one\ntwo"
+
+
+def test_blank_is_not_sent(chat: ChatPage) -> None:
+    for blank in ("", "   ", "\n\n"):
+        chat.input.fill(blank)
+        expect(chat.send_button).to_be_disabled()
+        chat.input.press("Enter")
+    expect(chat.users).to_have_count(0)
+    assert sent_texts(chat) == []
+
+
+def test_enter_that_confirms_an_input_method_does_not_send(chat: ChatPage) -> None:
+    chat.input.fill("日本")
+    chat.page.evaluate(
+        """() => {
+          const input = document.getElementById("input")
+          const key = (init) => input.dispatchEvent(
+            new KeyboardEvent("keydown", {key: "Enter", bubbles: true, cancelable: true, ...init}))
+          input.dispatchEvent(new CompositionEvent("compositionstart"))
+          key({isComposing: true})
+          input.dispatchEvent(new CompositionEvent("compositionend"))
+          key({keyCode: 229})
+        }"""
+    )
+    expect(chat.users).to_have_count(0)
+    chat.input.press("Enter")
+    chat.idle()
+    assert sent_texts(chat) == ["日本"]
+
+
+def test_a_real_composition_is_not_sent_by_its_enter(chat: ChatPage) -> None:
+    session = chat.page.context.new_cdp_session(chat.page)
+    chat.input.focus()
+    session.send(
+        "Input.imeSetComposition", {"text": "にほ", "selectionStart": 2, "selectionEnd": 2}
+    )
+    session.send(
+        "Input.dispatchKeyEvent",
+        {"type": "keyDown", "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 229},
+    )
+    expect(chat.users).to_have_count(0)
+    session.send("Input.insertText", {"text": "日本"})
+    expect(chat.input).to_have_value("日本")
+    chat.input.press("Enter")
+    chat.idle()
+    assert sent_texts(chat) == ["日本"]
+
+
+def test_two_enters_in_one_frame_send_once(chat: ChatPage) -> None:
+    chat.input.fill("once")
+    chat.page.evaluate(
+        """() => {
+          const input = document.getElementById("input")
+          for (let i = 0; i < 2; i++) input.dispatchEvent(
+            new KeyboardEvent("keydown", {key: "Enter", bubbles: true, cancelable: true}))
+        }"""
+    )
+    chat.idle()
+    expect(chat.users).to_have_count(1)
+    assert sent_texts(chat) == ["once"]
+    assert len(chat.server.sent("response.create")) == 1
+
+
+def test_a_double_click_sends_once(chat: ChatPage) -> None:
+    chat.server.script.hold_before = 0
+    chat.input.fill("once")
+    chat.send_button.dblclick()
+    chat.until(lambda: len(chat.server.sent("response.create")) >= 1)
+    chat.page.wait_for_timeout(100)
+    assert sent_texts(chat) == ["once"]
+    assert len(chat.server.sent("response.create")) == 1
+
+
+def test_a_held_enter_sends_once(chat: ChatPage) -> None:
+    chat.input.fill("once")
+    chat.page.keyboard.down("Enter")
+    chat.page.keyboard.down("Enter")
+    chat.page.keyboard.up("Enter")
+    chat.idle()
+    assert sent_texts(chat) == ["once"]
+
+
+def test_while_an_answer_runs_the_next_message_waits_in_the_box(chat: ChatPage) -> None:
+    chat.server.script.hold_before = 1
+    chat.ask("first")
+    expect(chat.answer).to_have_text("Hello")
+    chat.input.fill("second")
+    chat.input.press("Enter")
+    expect(chat.input).to_have_value("second")
+    chat.server.release()
+    chat.idle()
+    chat.input.press("Enter")
+    expect(chat.users).to_have_text(["first", "second"])
+    chat.idle()
+
+
+def test_too_long_a_message_is_warned_of_and_kept(chat: ChatPage) -> None:
+    chat.input.fill("x" * 3_000_000)
+    warning = chat.page.get_by_text("This message is too long to send")
+    expect(warning).to_be_visible()
+    expect(warning).to_contain_text("1,024 KiB")
+    expect(chat.input).to_have_attribute("aria-invalid", "true")
+    chat.input.press("Enter")
+    expect(chat.users).to_have_count(0)
+    assert chat.page.evaluate("document.getElementById('input').value.length") == 3_000_000
+    chat.input.fill("short")
+    expect(warning).to_be_hidden()
+
+
+def test_the_limit_counts_bytes_of_the_event(chat: ChatPage) -> None:
+    # Each of these is one character, two units and four bytes.
+    chat.input.fill("🐕" * (LIMIT_BYTES // 4))
+    expect(chat.page.get_by_text("This message is too long to send")).to_be_visible()
+    chat.input.fill("🐕" * (LIMIT_BYTES // 4 - 100))
+    expect(chat.page.get_by_text("This message is too long to send")).to_be_hidden()
+    chat.input.press("Enter")
+    chat.idle()
+    assert len(sent_texts(chat)[0]) == LIMIT_BYTES // 4 - 100
+
+
+def test_a_draft_survives_a_reload(chat: ChatPage) -> None:
+    chat.input.fill("half a thought")
+    chat.page.reload()
+    expect(chat.input).to_have_value("half a thought")
+
+
+def test_the_box_grows_with_its_text_up_to_a_bound(chat: ChatPage) -> None:
+    height = "document.getElementById('input').offsetHeight"
+    one = chat.page.evaluate(height)
+    chat.input.fill("a\nb\nc")
+    three = chat.page.evaluate(height)
+    chat.input.fill("a\n" * 200)
+    many = chat.page.evaluate(height)
+    assert one < three < many <= 300
+    chat.input.fill("")
+    assert chat.page.evaluate(height) == one
