@@ -9,3 +9,7 @@ from __future__ import annotations
 import logging
 
 logger = logging.getLogger(__name__)
+
+
+class Conversation:
+    """See the module."""

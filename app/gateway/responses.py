@@ -43,7 +43,9 @@ class Answer:
         meter: Counts them; None for an answer that another request counts.
     """
 
-    def __init__(self, responses: Responses, stream: ResponseStream, meter: ResponseMeter) -> None:
+    def __init__(
+        self, responses: Responses, stream: ResponseStream, meter: ResponseMeter | None
+    ) -> None:
         self._responses = responses
         self._stream = stream
         self._meter = meter
