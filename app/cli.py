@@ -46,7 +46,6 @@ def _serve(flags: Flags) -> int:
 
 def _gateway(flags: Flags) -> int:
     """Run a gateway: the page, the WebSocket and the HTTP interfaces."""
-    from app.gateway.server import run
     from app.listener import inherited_listener, open_listener
     from app.redis_check import check_redis
 
@@ -56,6 +55,9 @@ def _gateway(flags: Flags) -> int:
     if listener is None:
         check_redis(settings.redis_url)
         listener = open_listener(settings.host, settings.port)
+    # Imported late: everything above can fail without it, and it is the slow part.
+    from app.gateway.server import run
+
     with listener:
         return run(settings, listener)
 

@@ -161,10 +161,9 @@ def run(
         ours = stack.enter_context(repartee(folder / "data", folder / "repartee.log", *options))
         worker = child_of(ours.pid, "engine.worker")
         gateway = child_of(ours.pid, "app.cli")
-        name = model.stem.rpartition(".")[0] or model.stem
         systems = [
-            System("Repartee, SSE", _over_sse(ours, model=name), worker, gateway),
-            System("Repartee, WebSocket", _over_websocket(ours, name), worker, gateway),
+            System("Repartee, SSE", _over_sse(ours, model=ours.model), worker, gateway),
+            System("Repartee, WebSocket", _over_websocket(ours, ours.model), worker, gateway),
         ]
         say(f"ready after {ours.start_s:.1f} s")
         if peer is not None:

@@ -20,7 +20,7 @@ START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_READY = re.compile(r"answers at http://([\d.]+):(\d+)/")
+_READY = re.compile(r"answers at http://([\d.]+):(\d+)/ with (.*), ready after")
 
 
 class ServerFailedError(Exception):
@@ -36,12 +36,14 @@ class Server:
         port: TCP port.
         pid: The process that was started.
         start_s: Seconds from its start until it was ready.
+        model: The served model's id; empty if the server didn't say.
     """
 
     host: str
     port: int
     pid: int
     start_s: float
+    model: str = ""
 
 
 @contextmanager
@@ -64,7 +66,7 @@ def repartee(data_dir: Path, log: Path, *options: str) -> Iterator[Server]:
             if match is None:
                 raise ServerFailedError(f"repartee serve: {_last_line(log)}")
             elapsed_s = time.monotonic() - started
-            yield Server(match[1], int(match[2]), process.pid, elapsed_s)
+            yield Server(match[1], int(match[2]), process.pid, elapsed_s, match[3])
         finally:
             _end(process)
 
