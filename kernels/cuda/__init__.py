@@ -1,0 +1,1 @@
+"""What the CUDA ops share: packed weights, launch settings and the linear kernels."""

@@ -1,0 +1,86 @@
+"""Attention of prefill pieces: a tile of one sequence's queries over its paged KV."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+
+@triton.jit
+def _tile(
+    q, acc, top, total, token, n_end, position, k_ptr, v_ptr, table, kv_head, d, in_d, scale,
+    NUM_KV: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """One tile of KV tokens into the running softmax."""
+    ok = token < n_end
+    block = tl.load(table + token // BLOCK_SIZE, mask=ok, other=0).to(tl.int64)
+    row = (block * NUM_KV + kv_head) * BLOCK_SIZE + token % BLOCK_SIZE
+    at = row[:, None] * D + d[None, :]
+    tile_ok = ok[:, None] & in_d[None, :]
+    k = tl.load(k_ptr + at, mask=tile_ok, other=0.0)
+    v = tl.load(v_ptr + at, mask=tile_ok, other=0.0)
+    scores = tl.dot(q, tl.trans(k).to(q.dtype), input_precision="ieee") * scale
+    if MASKED:
+        scores = tl.where(token[None, :] <= position[:, None], scores, -float("inf"))
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    shrink = tl.exp2(top - new_top)
+    p = tl.exp2(scores - new_top[:, None])
+    total = total * shrink + tl.sum(p, 1)
+    acc = tl.dot(p.to(q.dtype), v.to(q.dtype), acc * shrink[:, None], input_precision="ieee")
+    return acc, new_top, total
+
+
+@triton.jit
+def prefill_kernel(
+    q_ptr, k_ptr, v_ptr, tables_ptr, starts_ptr, lens_ptr, out_ptr, table_stride, scale,
+    NUM_KV: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, TOKENS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, TILE: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """TOKENS queries by GROUP heads of one KV head; rows are token * GROUP_P + head.
+
+    `scale` includes log2(e).
+    """
+    sequence = tl.program_id(2)
+    kv_head = tl.program_id(1)
+    # The longest tiles, at the end of the piece, start first.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    if PDL:
+        gdc_wait()
+    first_row = tl.load(starts_ptr + sequence)
+    num_queries = tl.load(starts_ptr + sequence + 1) - first_row
+    if tile * TOKENS < num_queries:
+        context = tl.load(lens_ptr + sequence)
+        r = tl.arange(0, TOKENS * GROUP_P)
+        local = tile * TOKENS + r // GROUP_P
+        head = r % GROUP_P
+        # Rows past the piece repeat its last token: no row is without a visible key.
+        position = context - num_queries + tl.minimum(local, num_queries - 1)
+        d = tl.arange(0, DP)
+        in_d = d < D
+        row_ok = ((local < num_queries) & (head < GROUP))[:, None] & in_d[None, :]
+        q_row = (first_row + local).to(tl.int64) * (NUM_KV * GROUP) + kv_head * GROUP + head
+        at = q_row[:, None] * D + d[None, :]
+        q = tl.load(q_ptr + at, mask=row_ok, other=0.0)
+        table = tables_ptr + sequence.to(tl.int64) * table_stride
+        top = tl.full([TOKENS * GROUP_P], -float("inf"), tl.float32)
+        total = tl.zeros([TOKENS * GROUP_P], tl.float32)
+        acc = tl.zeros([TOKENS * GROUP_P, DP], tl.float32)
+        n = tl.arange(0, TILE)
+        first_position = context - num_queries + tile * TOKENS
+        n_end = tl.minimum(first_position + TOKENS, context)
+        # Tiles that every row sees whole need no mask.
+        whole = (first_position + 1) // TILE * TILE
+        for start in range(0, whole, TILE):
+            acc, top, total = _tile(
+                q, acc, top, total, start + n, n_end, position, k_ptr, v_ptr, table, kv_head, d,
+                in_d, scale, NUM_KV, BLOCK_SIZE, D, False,
+            )  # fmt: skip
+        for start in range(whole, n_end, TILE):
+            acc, top, total = _tile(
+                q, acc, top, total, start + n, n_end, position, k_ptr, v_ptr, table, kv_head, d,
+                in_d, scale, NUM_KV, BLOCK_SIZE, D, True,
+            )  # fmt: skip
+        out = acc / total[:, None]
+        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=row_ok)

@@ -1,0 +1,88 @@
+"""Paged attention on CUDA: split-KV for decode, tiles of queries for prefill pieces."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from kernels.checks import expect
+from kernels.cuda.launch import num_multiprocessors, overlap_options, tuned
+from kernels.cuda.scratch import float_scratch, tickets
+from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.paged_attention.decode_kernel import decode_kernel
+from kernels.paged_attention.prefill_kernel import prefill_kernel
+
+LOG2_E = 1.4426950408889634
+MAX_SPLITS = 32
+
+
+def paged_attention(
+    q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float
+) -> torch.Tensor:
+    """See `kernels.paged_attention`; bf16, or float32 in the interpreter."""
+    _, num_kv, _, head_dim = cache.k.shape
+    num_sequences = len(batch.context_lens)
+    expect("q", q, [None, None, head_dim], [torch.bfloat16, torch.float32])
+    expect("cache.k", cache.k, [None] * 4, [torch.bfloat16, torch.float32])
+    expect("cache.v", cache.v, cache.k.shape, [cache.k.dtype])
+    expect("query_starts", batch.query_starts, [num_sequences + 1], [torch.int32])
+    expect("context_lens", batch.context_lens, [num_sequences], [torch.int32])
+    expect(
+        "block_tables", batch.block_tables, [num_sequences, None], [torch.int32], contiguous=False
+    )
+    if q.shape[1] % num_kv:
+        raise ValueError(f"q: expected a multiple of {num_kv} heads, got {q.shape[1]}")
+    out = torch.empty(q.shape[0], q.shape[1] * head_dim, dtype=q.dtype, device=q.device)
+    if batch.max_query_len == 1 and num_sequences == q.shape[0]:
+        _decode(q, cache, batch, scale, out)
+    else:
+        _prefill(q, cache, batch, scale, out)
+    return out
+
+
+def num_splits(num_sequences: int, num_kv_heads: int, max_context_len: int) -> int:
+    """Programs that share one sequence and KV head: enough to fill the GPU, no more."""
+    wanted = -(-3 * num_multiprocessors() // (num_sequences * num_kv_heads))
+    # Below 32 tokens a program, adding up costs more than sharing saves.
+    return max(1, min(wanted, -(-max_context_len // 32), MAX_SPLITS))
+
+
+def _decode(
+    q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float, out: torch.Tensor
+) -> None:
+    _, num_kv, block_size, head_dim = cache.k.shape
+    num_sequences, num_q = q.shape[0], q.shape[1]
+    group = num_q // num_kv
+    settings = tuned("paged_attention_decode", f"{num_kv}x{group}x{head_dim},{num_sequences}")
+    splits = settings.get("splits") or num_splits(num_sequences, num_kv, batch.max_context_len)
+    num_parts = num_sequences * num_q * splits
+    parts = float_scratch(q.device, num_parts * (head_dim + 2))
+    decode_kernel[(num_sequences, num_kv, splits)](
+        q, cache.k, cache.v, batch.block_tables, batch.context_lens, parts,
+        parts[num_parts * head_dim :], tickets(q.device, num_sequences * num_kv), out,
+        batch.block_tables.stride(0), scale * LOG2_E, num_kv, group,
+        max(16, triton.next_power_of_2(group)), block_size, head_dim,
+        triton.next_power_of_2(head_dim), settings.get("tile", 64), splits,
+        num_warps=settings.get("warps", 4), num_stages=settings.get("stages", 2),
+        **overlap_options(),
+    )  # fmt: skip
+
+
+def _prefill(
+    q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float, out: torch.Tensor
+) -> None:
+    _, num_kv, block_size, head_dim = cache.k.shape
+    num_q = q.shape[1]
+    group = num_q // num_kv
+    settings = tuned("paged_attention_prefill", str(head_dim))
+    rows = settings.get("rows", 128 if batch.max_query_len * group >= 128 else 64)
+    tokens = max(1, rows // triton.next_power_of_2(group))
+    grid = (triton.cdiv(batch.max_query_len, tokens), num_kv, len(batch.context_lens))
+    prefill_kernel[grid](
+        q, cache.k, cache.v, batch.block_tables, batch.query_starts, batch.context_lens, out,
+        batch.block_tables.stride(0), scale * LOG2_E, num_kv, group,
+        triton.next_power_of_2(group), tokens, block_size, head_dim,
+        triton.next_power_of_2(head_dim), settings.get("tile", 64),
+        num_warps=settings.get("warps", 8 if rows >= 128 else 4),
+        num_stages=settings.get("stages", 2), **overlap_options(),
+    )  # fmt: skip

@@ -1,0 +1,94 @@
+"""Rotary embedding and the write to the paged cache on CUDA, one launch."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.checks import expect
+from kernels.cuda.launch import overlap_options
+from kernels.kv_cache import LayerCache
+
+
+@triton.jit
+def _rope_kv_write_kernel(
+    qkv_ptr, positions_ptr, rope_ptr, k_ptr, v_ptr, slots_ptr, q_norm_ptr, k_norm_ptr, q_out_ptr,
+    qkv_stride, eps, NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    D: tl.constexpr, HALF: tl.constexpr, HAS_NORM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One head of one token: q heads first, then k, then v."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    i = tl.arange(0, HALF)
+    inside = i < D // 2
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    at = qkv_ptr + token * qkv_stride + head * D
+    low = tl.load(at + i, mask=inside, other=0.0).to(tl.float32)
+    high = tl.load(at + D // 2 + i, mask=inside, other=0.0).to(tl.float32)
+    slot = tl.load(slots_ptr + token).to(tl.int64)
+    block = slot // BLOCK_SIZE
+    if head < NUM_Q + NUM_KV:
+        if HAS_NORM:
+            inverse = tl.rsqrt((tl.sum(low * low) + tl.sum(high * high)) / D + eps)
+            if head < NUM_Q:
+                low_norm = tl.load(q_norm_ptr + i, mask=inside, other=0.0)
+                high_norm = tl.load(q_norm_ptr + D // 2 + i, mask=inside, other=0.0)
+            else:
+                low_norm = tl.load(k_norm_ptr + i, mask=inside, other=0.0)
+                high_norm = tl.load(k_norm_ptr + D // 2 + i, mask=inside, other=0.0)
+            low *= inverse * low_norm.to(tl.float32)
+            high *= inverse * high_norm.to(tl.float32)
+        position = tl.load(positions_ptr + token).to(tl.int64)
+        cos = tl.load(rope_ptr + position * D + i, mask=inside, other=0.0)
+        sin = tl.load(rope_ptr + position * D + D // 2 + i, mask=inside, other=0.0)
+        first = low * cos - high * sin
+        second = high * cos + low * sin
+        if head < NUM_Q:
+            out = q_out_ptr + (token * NUM_Q + head) * D
+            tl.store(out + i, first.to(q_out_ptr.dtype.element_ty), mask=inside)
+            tl.store(out + D // 2 + i, second.to(q_out_ptr.dtype.element_ty), mask=inside)
+        elif slot >= 0:
+            row = (block * NUM_KV + (head - NUM_Q)) * BLOCK_SIZE + slot % BLOCK_SIZE
+            tl.store(k_ptr + row * D + i, first.to(k_ptr.dtype.element_ty), mask=inside)
+            tl.store(k_ptr + row * D + D // 2 + i, second.to(k_ptr.dtype.element_ty), mask=inside)
+    elif slot >= 0:
+        row = (block * NUM_KV + (head - NUM_Q - NUM_KV)) * BLOCK_SIZE + slot % BLOCK_SIZE
+        tl.store(v_ptr + row * D + i, low.to(v_ptr.dtype.element_ty), mask=inside)
+        tl.store(v_ptr + row * D + D // 2 + i, high.to(v_ptr.dtype.element_ty), mask=inside)
+
+
+def rope_kv_write(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    rope: torch.Tensor,
+    cache: LayerCache,
+    slots: torch.Tensor,
+    q_norm: torch.Tensor | None = None,
+    k_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+) -> torch.Tensor:
+    """See `kernels.rope_kv_write`."""
+    _, num_kv, block_size, head_dim = cache.k.shape
+    num_tokens = qkv.shape[0]
+    expect("qkv", qkv, [None, None], [torch.bfloat16, torch.float32], contiguous=False)
+    expect("rope", rope, [None, head_dim], [torch.float32])
+    expect("positions", positions, [num_tokens], [torch.int32, torch.int64])
+    expect("slots", slots, [num_tokens], [torch.int32, torch.int64])
+    expect("cache.k", cache.k, [None] * 4, [torch.bfloat16, torch.float32])
+    expect("cache.v", cache.v, cache.k.shape, [cache.k.dtype])
+    if (q_norm is None) != (k_norm is None):
+        raise ValueError("q_norm and k_norm: expected both or neither")
+    num_q = qkv.shape[1] // head_dim - 2 * num_kv
+    q = torch.empty(num_tokens, num_q, head_dim, dtype=qkv.dtype, device=qkv.device)
+    _rope_kv_write_kernel[(num_tokens, num_q + 2 * num_kv)](
+        qkv, positions, rope, cache.k, cache.v, slots,
+        qkv if q_norm is None else q_norm, qkv if k_norm is None else k_norm, q,
+        qkv.stride(0), eps, num_q, num_kv, block_size, head_dim,
+        triton.next_power_of_2(head_dim // 2), q_norm is not None,
+        num_warps=1, **overlap_options(),
+    )  # fmt: skip
+    return q
