@@ -204,6 +204,7 @@ class ItemKernel {
     int first_row = 0;
     while (visible(first_row, first_key) <= 0) ++first_row;
     for (int64_t t = 0; t < num_keys; t += 16) {
+      prefetch_tile(t, num_keys);
       transpose_keys<kBfloat>(k_ + t, num_keys - t, cache_.head_dim, keys);
       float* at[kItemRowsMax];
       for (int row = first_row; row < num_rows_; ++row) at[row] = scores + row * kSegment + t;
@@ -266,12 +267,32 @@ class ItemKernel {
 
   void find_keys(int64_t first_key, int64_t num_keys) {
     const int32_t* table = a_.block_tables + item_.sequence * a_.max_blocks;
-    for (int64_t t = 0; t < num_keys; ++t) {
-      const int64_t position = first_key + t;
-      const int64_t at = cache_.offset(table[position / cache_.block_size], item_.kv_head,
-                                       position % cache_.block_size);
-      k_[t] = cache_.k + at;
-      v_[t] = cache_.v + at;
+    const int64_t stride = cache_.head_dim * cache_.value_bytes();
+    int64_t block = first_key / cache_.block_size;
+    int64_t in_block = first_key % cache_.block_size;
+    for (int64_t t = 0; t < num_keys; ++block, in_block = 0) {
+      const int64_t at = cache_.offset(table[block], item_.kv_head, in_block);
+      const int64_t end = std::min(num_keys, t + cache_.block_size - in_block);
+      for (int64_t i = 0; t < end; ++i, ++t) {
+        k_[t] = cache_.k + at + i * stride;
+        v_[t] = cache_.v + at + i * stride;
+      }
+    }
+  }
+
+  // Blocks lie scattered, each a page half or less, so the processor's own prefetching
+  // never gets going: ask for the keys two tiles ahead, and for the values that follow.
+  void prefetch_tile(int64_t t, int64_t num_keys) const {
+    const int64_t bytes = cache_.head_dim * cache_.value_bytes();
+    const int64_t keys_end = std::min(num_keys, t + 48);
+    for (int64_t i = t + 32; i < keys_end; ++i) prefetch(k_[i], bytes);
+    const int64_t values_end = std::min(num_keys, t + 16);
+    for (int64_t i = t; i < values_end; ++i) prefetch(v_[i], bytes);
+  }
+
+  static void prefetch(const uint8_t* p, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(p + at), _MM_HINT_T0);
     }
   }
 
