@@ -74,7 +74,7 @@ class Edge:
         except ReparteeError as error:
             await answer.fail(error)
         except Exception as error:
-            logger.exception("%s %s failed", answer.request_id, scope["path"])
+            logger.exception("%s %.200r failed", answer.request_id, scope["path"])
             await answer.fail(error)
         finally:
             path = scope["path"]

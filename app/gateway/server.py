@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import uvicorn
 from starlette.applications import Starlette
@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from app.auth import Authenticator, KeyAuthenticator, OpenAuthenticator
 from app.gateway.chat import ChatRoute
@@ -67,15 +68,15 @@ class Gateway:
         health = HealthRoutes(self.responses, self.metrics)
         models = ModelRoutes(self.responses)
         routes = [
-            Route("/livez", health.live, methods=["GET"]),
-            Route("/readyz", health.ready, methods=["GET"]),
-            Route("/metrics", health.metrics, methods=["GET"]),
-            Route("/v1/models", models.list, methods=["GET"]),
-            Route("/v1/models/{model:path}", models.one, methods=["GET"]),
-            Route("/v1/chat/completions", chat.__call__, methods=["POST"]),
+            _route("GET", "/livez", health.live),
+            _route("GET", "/readyz", health.ready),
+            _route("GET", "/metrics", health.metrics),
+            _route("GET", "/v1/models", models.list),
+            _route("GET", "/v1/models/{model:path}", models.one),
+            _route("POST", "/v1/chat/completions", chat.__call__),
             WebSocketRoute("/v1/realtime", self.realtime.__call__),
-            Route("/v1/realtime", _upgrade_required, methods=["GET"]),
-            Route("/v1/{path:path}", _unknown_route, methods=_ANY_METHOD),
+            _route("GET", "/v1/realtime", _upgrade_required),
+            Mount("/v1", _unknown_route),
         ]
         files = Mount("/", PageFiles(self.config.web_dir), name="page")
         app = Starlette(
@@ -89,7 +90,7 @@ class Gateway:
             authenticator=authenticator,
             origins=self.config.origin_policy,
             metrics=self.metrics,
-            routes=[route.path for route in routes if "{" not in route.path],
+            routes=[route.path for route in routes if isinstance(route, Route)],
         )
         return app
 
@@ -209,11 +210,25 @@ def _authenticator(config: GatewayConfig) -> Authenticator:
     return KeyAuthenticator(config.api_keys) if config.needs_key else OpenAuthenticator()
 
 
-_ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-async def _unknown_route(request: Request) -> Response:
-    raise UnknownRoute(f"There is nothing at {request.url.path[:200]}.")
+def _route(method: str, path: str, endpoint: Endpoint) -> Route:
+    """A route of one method, HEAD along with GET; all others are told so."""
+    allowed = ("GET", "HEAD") if method == "GET" else (method,)
+
+    async def checked(request: Request) -> Response:
+        if request.method not in allowed:
+            raise WrongMethod(f"{path} takes {method}, not {request.method[:16]}.")
+        return await endpoint(request)
+
+    route = Route(path, checked)
+    route.methods = set()
+    return route
+
+
+async def _unknown_route(scope: Scope, receive: Receive, send: Send) -> None:
+    raise UnknownRoute(f"There is nothing at {scope['path'][:200]}.")
 
 
 async def _upgrade_required(request: Request) -> Response:
@@ -224,7 +239,7 @@ async def _raise_known(request: Request, error: Exception) -> Response:
     """The framework's own refusals as ours, for the edge to render."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 405:
-        raise WrongMethod(f"{request.method} is not allowed here.")
+        raise WrongMethod(f"{request.method[:16]} is not allowed here.")
     if status == 404:
         raise UnknownRoute(f"There is nothing at {request.url.path[:200]}.")
     raise InvalidRequest("The request could not be read.")

@@ -29,6 +29,8 @@ USER_TIMEOUT_MS = 20_000
 def bound_connections(listener: socket.socket) -> None:
     """Give what `listener` accepts a bounded send buffer, and an end when the peer is gone."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    # asyncio does this only for sockets that were made with an explicit protocol.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 

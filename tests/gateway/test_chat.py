@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
-import httpx
-import pytest
-
-from tests.gateway.live import MODEL, LiveGateway, say, script
-from tests.spine import until
+from tests.gateway.live import LiveGateway, say
 
 
 async def stream_of(gateway: LiveGateway, content: str, **fields: object) -> list[str]:
