@@ -7,14 +7,18 @@ timeout of 5 s breaks longer blocking reads, and its pool raises at once when fu
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from engine.contract import Unavailable
 
@@ -32,6 +36,30 @@ RETRIES = 1
 RETRY_WAIT_S = 0.05
 
 RETRY_AFTER_MS = 1000
+
+
+class _CancelSafe(AbstractConnection):
+    """Sends under `asyncio.timeout`.
+
+    redis-py sends under `asyncio.wait_for`, which in Python 3.11 forgets a
+    cancellation that comes as the send completes: the cancelled task would go on.
+    """
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        limit_s, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(limit_s):
+                await super().send_packed_command(command, check_health)
+        except TimeoutError as error:
+            await self.disconnect(nowait=True)
+            raise RedisTimeoutError("timed out writing to Redis") from error
+        finally:
+            self.socket_timeout = limit_s
+
+
+def _make_cancel_safe(pool: ConnectionPool) -> None:
+    kind = pool.connection_class
+    pool.connection_class = type(f"CancelSafe{kind.__name__}", (_CancelSafe, kind), {})
 
 
 def make_client(
@@ -55,6 +83,7 @@ def make_client(
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         retry=Retry(ConstantBackoff(RETRY_WAIT_S), RETRIES),
     )
+    _make_cancel_safe(pool)
     return Redis.from_pool(pool)
 
 
@@ -63,15 +92,17 @@ def make_reader(url: str, name: str, *, block_s: float) -> Redis:
 
     Never retries by itself: its owner must know that the connection was lost.
     """
-    return Redis.from_url(
+    pool = ConnectionPool.from_url(
         url,
         protocol=2,
         client_name=name,
-        single_connection_client=True,
         socket_timeout=block_s + COMMAND_TIMEOUT_S,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
+        max_connections=1,
     )
+    _make_cancel_safe(pool)
+    return Redis.from_pool(pool)
 
 
 @contextmanager

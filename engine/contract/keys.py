@@ -7,6 +7,11 @@
 | `rp:in:<wid>` | stream | gateways | commands, field `c` = one command as JSON |
 | `rp:gw:<gid>` | stream | workers | field `b` = JSON list of events, one entry a step |
 | `rp:log:{<rid>}` | stream | worker | field `e` = one event as JSON, id `epoch-seq` |
+| `rp:owner:{<rid>}` | string | gateways | JSON `{"w": worker id, "d": deadline_at}` |
+
+A gateway writes to a log in one case: its worker died. It ends the log under the next
+epoch, so that every listener sees the same end and the dead worker, should it wake up,
+is refused.
 
 Nothing lives without a lifetime: whoever writes a key sets its expiry in the same
 pipeline. Conversation keys belong to `app/sessions` alone.
@@ -42,6 +47,11 @@ def gateway(gateway_id: str) -> str:
 def log(request_id: str) -> str:
     """The braces are Redis Cluster's hash tag: one response, one slot."""
     return f"rp:log:{{{request_id}}}"
+
+
+def owner(request_id: str) -> str:
+    """In the slot of the response's log."""
+    return f"rp:owner:{{{request_id}}}"
 
 
 def log_entry_id(epoch: int, seq: int) -> str:

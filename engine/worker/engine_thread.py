@@ -11,11 +11,11 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from engine.contract import Event, Failed, Finished, GenerateRequest, ModelCard
+from engine.stats import EngineStats
 
 logger = logging.getLogger(__name__)
 
@@ -24,27 +24,6 @@ IDLE_PASS_S = 0.25
 
 # Steps that raise one after the other before the process gives up on its engine.
 MAX_STEP_FAULTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """The engine's state after a step.
-
-    Attributes:
-        num_running: Sequences in the batch.
-        num_waiting: Accepted and not yet running.
-        used_blocks: KV blocks referenced by sequences.
-        num_blocks: KV blocks in all.
-        decode_tokens_per_s: Moving average over all sequences; 0 if unknown.
-        counters: Further monotonic counters and gauges by Prometheus name.
-    """
-
-    num_running: int = 0
-    num_waiting: int = 0
-    used_blocks: int = 0
-    num_blocks: int = 0
-    decode_tokens_per_s: float = 0.0
-    counters: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -37,8 +37,8 @@ from engine.contract import (
     Usage,
     error_from_wire,
 )
+from engine.stats import EngineStats
 from engine.stop_strings import StopStrings
-from engine.worker.engine_thread import EngineStats
 
 BLOCK_TOKENS = 16
 FLUSH_S = 0.1
@@ -233,6 +233,7 @@ class FakeEngine:
             used_blocks=used,
             num_blocks=self._num_blocks,
             decode_tokens_per_s=self._rate * len(self._running),
+            counters={},
         )
 
     def step(self) -> list[Event]:

@@ -1,0 +1,14 @@
+"""From the gateway to the workers: who is alive, who gets a request, what comes back.
+
+Modules:
+    directory: which workers are alive, from their heartbeats.
+    policy: which of them gets a request.
+    stream: one listener's ordered view of one response.
+    log: reading a response's log, and ending it when its worker has died.
+    client: `EngineClient`, the only thing that the gateway uses.
+"""
+
+from app.routing.client import EngineClient
+from app.routing.stream import ResponseStream
+
+__all__ = ["EngineClient", "ResponseStream"]

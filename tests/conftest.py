@@ -1,0 +1,68 @@
+"""What tests in every folder share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.redis_server import RedisServer, packaged_binary, system_binary
+
+
+@pytest.fixture(scope="session")
+def redis_folder() -> Iterator[Path]:
+    """A short path: a socket's may not exceed 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="rp-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def redis_server(redis_folder: Path) -> Iterator[RedisServer]:
+    """One Redis for the whole run; `redis_url` empties it before each test."""
+    folder = redis_folder / "shared"
+    folder.mkdir()
+    server = RedisServer(folder)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of an empty Redis."""
+    with redis_server.client() as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture(params=["system", "6.2"])
+def any_redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an empty Redis: the installed one, then the oldest supported."""
+    binary = system_binary() if request.param == "system" else packaged_binary()
+    with tempfile.TemporaryDirectory(prefix="rp-") as folder:
+        server = RedisServer(Path(folder), binary=binary)
+        server.start()
+        yield server.url
+        server.stop()
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis that a test may kill; its data survives."""
+    with tempfile.TemporaryDirectory(prefix="rp-") as folder:
+        server = RedisServer(Path(folder), append_only=True)
+        server.start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture
+def forgetful_redis() -> Iterator[RedisServer]:
+    """A Redis that a test may kill; it comes back empty."""
+    with tempfile.TemporaryDirectory(prefix="rp-") as folder:
+        server = RedisServer(Path(folder))
+        server.start()
+        yield server
+        server.stop()
