@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from engine.config import EngineConfig
-from engine.loading.config import ModelConfig
+from engine.model.config import ModelConfig
 from engine.sampling_rows import sampling_row
 from engine.step import StepOutput, StepPlan, StepTimes, Work
 from kernels.kv_cache import AttentionBatch, LayerCache

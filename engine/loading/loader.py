@@ -10,11 +10,11 @@ import torch
 
 from engine.chat_template import ChatTemplate
 from engine.contract import ModelCard
-from engine.loading.checkpoint import Checkpoint
-from engine.loading.config import ModelConfig
 from engine.loading.errors import ModelFileError
 from engine.loading.gguf.checkpoint import GgufCheckpoint
 from engine.loading.quantize import Quantization
+from engine.model.checkpoint import Checkpoint
+from engine.model.config import ModelConfig
 from engine.model.llama import CausalLM, Progress
 from engine.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 import kernels
-from engine.loading.checkpoint import Checkpoint, LayerWeights
+from engine.model.checkpoint import Checkpoint, LayerWeights
 from engine.model.rope import inverse_frequencies
 from kernels.kv_cache import AttentionBatch, LayerCache
 from kernels.weights import PackedWeight, Weight
@@ -19,7 +19,7 @@ Pack = Callable[[Weight | Sequence[Weight]], PackedWeight]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`engine.loading.checkpoint.LayerWeights` on a device, packed."""
+    """`engine.model.checkpoint.LayerWeights` on a device, packed."""
 
     attention_norm: torch.Tensor
     qkv: PackedWeight

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from engine.loading.config import RopeConfig
+from engine.model.config import RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.loading.checkpoint import LayerWeights, select_rows
-from engine.loading.config import ModelConfig, RopeConfig
 from engine.loading.errors import ModelFileError
 from engine.loading.gguf.blocks import has_finite_scales, read_weight
 from engine.loading.gguf.reader import GgufFile, TensorInfo
 from engine.loading.gguf.vocabulary import read_tokenizer
 from engine.loading.quantize import Quantization, quantize
+from engine.model.checkpoint import LayerWeights
+from engine.model.config import ModelConfig, RopeConfig
 from engine.tokenizer import Tokenizer
 from kernels.weights import Weight
 
@@ -24,7 +24,7 @@ _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 
 class GgufCheckpoint:
-    """An opened GGUF file; see `engine.loading.checkpoint.Checkpoint`.
+    """An opened GGUF file; see `engine.model.checkpoint.Checkpoint`.
 
     Args:
         path: The file.
@@ -171,7 +171,18 @@ class GgufCheckpoint:
     def _head_order(self, weight: Weight, num_heads: int) -> Weight:
         if not self._permuted:
             return weight
-        return select_rows(weight, _half_split_order(num_heads, self.config.head_dim))
+        return _select_rows(weight, _half_split_order(num_heads, self.config.head_dim))
+
+
+def _select_rows(weight: Weight, rows: torch.Tensor) -> Weight:
+    """The matrix with rows `rows` (int64 [rows]) in that order; exact for every kind."""
+    return Weight(
+        weight.kind,
+        weight.data[rows],
+        None if weight.scale is None else weight.scale[rows],
+        None if weight.minimum is None else weight.minimum[rows],
+        weight.group,
+    )
 
 
 def _half_split_order(num_heads: int, head_dim: int) -> torch.Tensor:

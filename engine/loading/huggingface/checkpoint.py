@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from engine.loading.checkpoint import LayerWeights
 from engine.loading.errors import ModelFileError
 from engine.loading.huggingface.config import read_config
 from engine.loading.huggingface.formats import format_of
@@ -17,6 +16,7 @@ from engine.loading.huggingface.json_file import read_object, read_optional_obje
 from engine.loading.huggingface.tensors import TensorStore
 from engine.loading.huggingface.vocabulary import read_chat_template, read_tokenizer
 from engine.loading.quantize import Quantization, quantize
+from engine.model.checkpoint import LayerWeights
 from engine.tokenizer import Tokenizer
 from kernels.weights import Weight
 
@@ -24,7 +24,7 @@ _SHORT_NAMES = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 
 
 class HuggingFaceCheckpoint:
-    """An opened directory; see `engine.loading.checkpoint.Checkpoint`.
+    """An opened directory; see `engine.model.checkpoint.Checkpoint`.
 
     Args:
         directory: Holds config.json, safetensors and the tokenizer's files.

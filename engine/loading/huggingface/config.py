@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.loading.config import ARCHITECTURES, ModelConfig, RopeConfig
+from engine.model.config import ARCHITECTURES, ModelConfig, RopeConfig
 
 
 def read_config(values: Mapping[str, Any]) -> ModelConfig:

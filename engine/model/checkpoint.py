@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from engine.loading.config import ModelConfig
+from engine.model.config import ModelConfig
 from engine.tokenizer import Tokenizer
 from kernels.weights import Weight
 
@@ -78,14 +78,3 @@ class Checkpoint(Protocol):
     def release(self) -> None:
         """Give resident memory of what was read so far back."""
         ...
-
-
-def select_rows(weight: Weight, rows: torch.Tensor) -> Weight:
-    """The matrix with rows `rows` (int64 [rows]) in that order; exact for every kind."""
-    return Weight(
-        weight.kind,
-        weight.data[rows],
-        None if weight.scale is None else weight.scale[rows],
-        None if weight.minimum is None else weight.minimum[rows],
-        weight.group,
-    )
