@@ -6,7 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from engine.models import find_model
+from app.models import resolve_model
 
 _DATA_DIR = Path(__file__).parents[2] / ".data"
 
@@ -14,4 +14,4 @@ _DATA_DIR = Path(__file__).parents[2] / ".data"
 @cache
 def default_model() -> Path:
     """The packaged model's GGUF file; `REPARTEE_MODEL` names another place."""
-    return find_model(os.environ.get("REPARTEE_MODEL"), _DATA_DIR)
+    return resolve_model(os.environ.get("REPARTEE_MODEL", ""), _DATA_DIR).path
