@@ -176,7 +176,7 @@ OPTIONS: tuple[Option, ...] = (
         0,
         "number",
         "KV cache blocks of 16 tokens, shared by all running requests.",
-        "as many as a share of the free memory holds",
+        "one context window and at least 256 MiB, within half of the free memory",
         (SERVE, WORKER),
     ),
     Option(
@@ -217,11 +217,12 @@ OPTIONS: tuple[Option, ...] = (
         (SERVE, WORKER, DOCTOR),
     ),
     Option(
-        "dtype",
-        _choice("auto", "float32", "bfloat16"),
+        "compute",
+        _choice("auto", "int8", "fp32"),
         "auto",
-        "auto, float32, bfloat16",
-        "Precision of activations and KV cache; auto takes what the device computes best.",
+        "auto, int8, fp32",
+        "How matrix products are formed on the CPU: int8 rounds activations to 8 bits and "
+        "keeps KV in bfloat16, fp32 is exact to the weights; auto is int8.",
         "",
         (SERVE, WORKER),
     ),

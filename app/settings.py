@@ -61,12 +61,12 @@ class WorkerSettings:
         redis_url: Never empty.
         data_dir: Where models are looked for.
         model: Path or name as given; empty takes the default model.
-        kv_blocks: KV cache blocks; 0 takes a share of the free memory.
+        kv_blocks: KV cache blocks; 0 is sized by window and free memory.
         max_running: Most requests that run at once; at least 1.
         speculation: off, ngram or auto.
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
-        dtype: auto, float32 or bfloat16.
+        compute: auto, int8 or fp32.
         native: Whether the CPU kernels are compiled for this machine.
         cache_dir: Where they are kept; None takes the user's cache folder.
         grace_s: Seconds that running answers get after a stop signal.
@@ -81,7 +81,7 @@ class WorkerSettings:
     speculation: str
     threads: int
     device: str
-    dtype: str
+    compute: str
     native: bool
     cache_dir: Path | None
     grace_s: float
@@ -232,7 +232,7 @@ class _Values:
             speculation=self.text("speculation"),
             threads=self.integer("threads"),
             device=self.text("device"),
-            dtype=self.text("dtype"),
+            compute=self.text("compute"),
             native=self.native,
             cache_dir=self.cache_dir,
             grace_s=self.seconds("grace"),

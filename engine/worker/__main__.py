@@ -1,0 +1,86 @@
+"""`python -m engine.worker`: load a model, then serve it until a signal.
+
+The Redis URL comes from REPARTEE_REDIS_URL alone, for it may hold a password and
+arguments are visible to every user. While it loads it writes its progress to standard
+output, one JSON object a line: {"stage": what comes next, "done": fraction}. What stops
+it before it serves is one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.loading.errors import ModelFileError
+from engine.worker.build import BuildError, build_engine
+from engine.worker.worker import Worker
+
+REDIS_URL_VARIABLE = "REPARTEE_REDIS_URL"
+REFUSED = 2
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m engine.worker", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--kv-blocks", type=int, default=0)
+    parser.add_argument("--max-running", type=int, default=256)
+    parser.add_argument("--speculation", choices=("off", "ngram", "auto"), default="off")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--compute", choices=("auto", "int8", "fp32"), default="auto")
+    parser.add_argument("--grace", type=float, default=30.0)
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
+    return parser.parse_args(argv)
+
+
+def _report(done: float, stage: str) -> None:
+    sys.stdout.write(json.dumps({"stage": stage, "done": round(done, 3)}) + "\n")
+    sys.stdout.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Load, serve, drain.
+
+    Returns:
+        0 after a signal, `REFUSED` if it could not begin, 1 if the engine gave up.
+    """
+    options = _parse(argv)
+    logging.basicConfig(
+        level=options.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    redis_url = os.environ.get(REDIS_URL_VARIABLE, "")
+    try:
+        if not redis_url:
+            raise BuildError(f"{REDIS_URL_VARIABLE} is not set")
+        engine = build_engine(
+            options.model,
+            kv_blocks=options.kv_blocks,
+            max_running=options.max_running,
+            speculation=options.speculation,
+            threads=options.threads,
+            device=options.device,
+            compute=options.compute,
+            progress=_report,
+        )
+    except (BuildError, ModelFileError) as error:
+        sys.stderr.write(f"repartee: {error}\n")
+        return REFUSED
+
+    async def serve() -> int:
+        return await Worker(engine, redis_url, grace_s=options.grace).run()
+
+    return asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

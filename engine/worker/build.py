@@ -1,0 +1,147 @@
+"""From a model's path to an engine that can step: what the worker process runs.
+
+The KV pool is sized here, and precision and threads are set, for one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from engine.config import EngineConfig, Speculation
+from engine.engine import Engine
+from engine.loading.loader import LoadedModel, load_model
+from engine.runner import CpuRunner, kv_bytes_per_token
+from kernels import native
+
+logger = logging.getLogger(__name__)
+
+BLOCK_SIZE = 16
+# The pool holds a whole context window and at least this much, but never more than
+# this share of the memory that is free after loading.
+LEAST_POOL_BYTES = 256 << 20
+POOL_SHARE = 0.5
+
+Progress = Callable[[float, str], None]
+
+
+class BuildError(Exception):
+    """The worker can't be built as asked; the text is one line that says why."""
+
+
+def build_engine(
+    path: Path,
+    *,
+    kv_blocks: int = 0,
+    max_running: int = 256,
+    speculation: Speculation = "off",
+    threads: int = 0,
+    device: str = "auto",
+    compute: str = "auto",
+    progress: Progress | None = None,
+) -> Engine:
+    """Load a model and put an engine over it.
+
+    Args:
+        path: GGUF file or Hugging Face folder.
+        kv_blocks: KV blocks of `BLOCK_SIZE` tokens; 0 sizes the pool by the window
+            and the free memory.
+        max_running: Most requests that run at once.
+        speculation: See `EngineConfig`.
+        threads: CPU threads; 0 is one for each usable core.
+        device: auto, cpu or cuda.
+        compute: int8 or fp32; auto is int8. See `kernels.pack`.
+        progress: Called with (fraction done, what comes next).
+
+    Raises:
+        ModelFileError: the model is missing, damaged or not supported.
+        BuildError: the device or the memory doesn't allow what was asked for.
+    """
+    if device == "cuda":
+        raise BuildError("--device cuda: this version runs on the CPU only")
+    if progress:
+        progress(0.0, "preparing the CPU kernels")
+    set_threads(threads)
+    loaded = load_model(path, "cpu", None if compute == "auto" else compute, progress=progress)
+    kv_dtype = torch.float32 if compute == "fp32" else torch.bfloat16
+    config = EngineConfig(
+        num_blocks=kv_blocks or default_kv_blocks(loaded, kv_dtype, free_memory_bytes()),
+        block_size=BLOCK_SIZE,
+        max_running=max_running,
+        speculation=speculation,
+    )
+    pool_bytes = config.num_kv_tokens * kv_bytes_per_token(loaded.config, kv_dtype)
+    logger.info("%d KV blocks, %d MiB", config.num_blocks, pool_bytes >> 20)
+    try:
+        runner = CpuRunner(loaded.model, config, kv_dtype)
+    except RuntimeError as error:
+        raise BuildError(
+            f"--kv-blocks {config.num_blocks} needs {pool_bytes >> 20} MiB, which is not to be had"
+        ) from error
+    return Engine(
+        config,
+        card=loaded.card,
+        runner=runner,
+        vocabulary=loaded.tokenizer,
+        encode_chat=loaded.chat_template.encode,
+    )
+
+
+def set_threads(count: int) -> None:
+    """Threads of the kernels and of torch; 0 leaves the kernels' own choice."""
+    if count:
+        native.set_num_threads(count)
+    torch.set_num_threads(count or native.num_threads() or len(os.sched_getaffinity(0)))
+
+
+def default_kv_blocks(loaded: LoadedModel, kv_dtype: torch.dtype, free_bytes: int) -> int:
+    """Blocks for one whole window and at least `LEAST_POOL_BYTES`, if memory allows.
+
+    Raises:
+        BuildError: not even a sixteenth of the window fits.
+    """
+    block_bytes = BLOCK_SIZE * kv_bytes_per_token(loaded.config, kv_dtype)
+    window_blocks = -(-loaded.context_window // BLOCK_SIZE)
+    wanted = max(window_blocks, LEAST_POOL_BYTES // block_bytes)
+    blocks = min(wanted, int(free_bytes * POOL_SHARE) // block_bytes)
+    if blocks < window_blocks // 16:
+        raise BuildError(
+            f"{free_bytes >> 20} MiB of free memory hold {blocks} KV blocks, too few for a "
+            f"window of {loaded.context_window} tokens"
+        )
+    return blocks
+
+
+def free_memory_bytes() -> int:
+    """What this process may still take: the machine's, or its control group's if less."""
+    free = _meminfo_available()
+    for limit_file, used_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
+    ):
+        try:
+            limit = Path(limit_file).read_text().strip()
+            used = int(Path(used_file).read_text())
+        except OSError:
+            continue
+        if limit != "max":
+            free = min(free, max(0, int(limit) - used))
+    return free
+
+
+def _meminfo_available() -> int:
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        # Not Linux: all that the machine has is the best that is known.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
