@@ -1,0 +1,13 @@
+"""Conversations in Redis.
+
+Modules:
+    records: what the store hands out (`Session`, `Item`, `ActiveResponse`).
+    keys: names of a conversation's keys, their lifetime and bounds.
+    scripts: the Lua in `lua/`, loaded and run.
+    store: `SessionStore`, the only thing that the gateway uses.
+"""
+
+from app.sessions.records import ActiveResponse, AddedItem, Item, Session
+from app.sessions.store import SessionStore
+
+__all__ = ["ActiveResponse", "AddedItem", "Item", "Session", "SessionStore"]

@@ -1,0 +1,52 @@
+-- ARGV: 3 item id, 4 item as JSON, 5 after ('' the end, 'root' the front, or an id),
+-- 6 client event id or '', 7 most items, 8 most bytes, 9 most event ids, 10 version or ''.
+local id, body, after, send = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+
+if send ~= '' then
+  local made = redis.call('HGET', sends, send)
+  if made then
+    return {'known', tonumber(redis.call('HGET', meta, 'version')), before(made), made}
+  end
+end
+if stale(ARGV[10]) then
+  return {'stale'}
+end
+local existing = redis.call('HGET', items, id)
+if existing then
+  local old, new = cjson.decode(existing), cjson.decode(body)
+  if old.role == new.role and old.text == new.text then
+    return {'known', tonumber(redis.call('HGET', meta, 'version')), before(id), id}
+  end
+  return {'taken'}
+end
+if after ~= '' and after ~= 'root' and redis.call('HEXISTS', items, after) == 0 then
+  return {'no_previous'}
+end
+local count = redis.call('LLEN', order)
+if count >= tonumber(ARGV[7]) then
+  return {'too_many', count}
+end
+local size = tonumber(redis.call('HGET', meta, 'bytes')) + #body
+if size > tonumber(ARGV[8]) then
+  return {'too_large', size}
+end
+
+local previous = ''
+if after == 'root' then
+  redis.call('LPUSH', order, id)
+elseif after == '' then
+  previous = redis.call('LINDEX', order, -1) or ''
+  redis.call('RPUSH', order, id)
+else
+  previous = after
+  redis.call('LINSERT', order, 'AFTER', after, id)
+end
+redis.call('HSET', items, id, body)
+redis.call('HSET', meta, 'bytes', size)
+if send ~= '' then
+  redis.call('HSET', sends, send, id)
+  if redis.call('LPUSH', ring, send) > tonumber(ARGV[9]) then
+    redis.call('HDEL', sends, redis.call('RPOP', ring))
+  end
+end
+return done(previous, id)

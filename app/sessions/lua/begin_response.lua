@@ -1,0 +1,16 @@
+-- ARGV: 3 response id, 4 item id, 5 deadline, 6 grace in seconds.
+local active = redis.call('HGET', meta, 'active')
+if active and active ~= ARGV[3] then
+  local lapsed = tonumber(redis.call('HGET', meta, 'active_until')) + tonumber(ARGV[6])
+  if lapsed > tonumber(ARGV[2]) then
+    return {'busy', active}
+  end
+end
+if active == ARGV[3] then
+  local version = tonumber(redis.call('HGET', meta, 'version'))
+  return {'ok', version, redis.call('HGET', meta, 'active_after')}
+end
+local previous = redis.call('LINDEX', order, -1) or ''
+redis.call('HSET', meta, 'active', ARGV[3], 'active_item', ARGV[4],
+  'active_until', ARGV[5], 'active_after', previous)
+return done(previous)

@@ -1,0 +1,108 @@
+"""What the store hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One message of a conversation.
+
+    Attributes:
+        item_id: Unique in its conversation.
+        role: system, user or assistant.
+        text: All of it.
+        status: completed or incomplete.
+        created_at: Unix seconds.
+        response_id: The response that made it; None for a client's item.
+    """
+
+    item_id: str
+    role: str
+    text: str
+    status: str = "completed"
+    created_at: float = 0.0
+    response_id: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "id": self.item_id,
+            "role": self.role,
+            "text": self.text,
+            "status": self.status,
+            "created_at": self.created_at,
+            "response_id": self.response_id or "",
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Item:
+        return cls(
+            item_id=wire["id"],
+            role=wire["role"],
+            text=wire["text"],
+            status=wire["status"],
+            created_at=wire["created_at"],
+            response_id=wire["response_id"] or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AddedItem:
+    """What became of an add.
+
+    Attributes:
+        item_id: The item's id; another than asked for if this send had made one before.
+        previous_item_id: The item before it; None for the first.
+        version: The conversation's, afterwards.
+        created: False for a send that was repeated.
+    """
+
+    item_id: str
+    previous_item_id: str | None
+    version: int
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveResponse:
+    """The response that may write to the conversation.
+
+    Attributes:
+        response_id: Its id, and its log's.
+        item_id: The item that its answer becomes.
+        previous_item_id: The item that the answer follows; None if there was none.
+        deadline_at: Unix seconds.
+    """
+
+    response_id: str
+    item_id: str
+    previous_item_id: str | None
+    deadline_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A conversation as of one moment.
+
+    Attributes:
+        session_id: Its id.
+        version: Rises with every change.
+        tenant: Whose it is.
+        settings: As the edge stored them.
+        items: First to last.
+        active: The running response, if any.
+        created_at: Unix seconds.
+        updated_at: Unix seconds.
+    """
+
+    session_id: str
+    version: int
+    tenant: str
+    settings: Mapping[str, Any]
+    items: tuple[Item, ...]
+    active: ActiveResponse | None
+    created_at: float
+    updated_at: float

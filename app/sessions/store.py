@@ -1,0 +1,440 @@
+"""`SessionStore`: conversations in Redis, each change atomic.
+
+A conversation is bounded (`keys.MAX_ITEMS`, `keys.MAX_ITEM_BYTES`), lives
+`keys.SESSION_TTL_S` after its last use, and has at most one running response. Should
+the gateway that followed the response die, whoever next loads the conversation, or
+begins another response in it, writes the answer from the response's log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import orjson
+from redis.asyncio import Redis
+
+from app.redis_client import make_client, redis_errors
+from app.routing.log import ResponseLog
+from app.sessions import keys
+from app.sessions.records import ActiveResponse, AddedItem, Item, Session
+from app.sessions.scripts import Scripts
+from engine.contract import (
+    Conflict,
+    Cursor,
+    Delta,
+    Failed,
+    Finished,
+    FinishReason,
+    InvalidRequest,
+    NotFound,
+)
+
+logger = logging.getLogger(__name__)
+
+# Attempts of a read-change-write that another writer came between.
+_REPLACE_TRIES = 5
+
+
+class SessionStore:
+    """See the module. Every method raises `Unavailable` if Redis fails.
+
+    Args:
+        redis_url: Where.
+        ttl_s: A conversation's lifetime after its last use, in seconds.
+        redis: A pooled client to share; made (and closed) here by default.
+    """
+
+    def __init__(
+        self, redis_url: str, *, ttl_s: int = keys.SESSION_TTL_S, redis: Redis | None = None
+    ) -> None:
+        self._owns_redis = redis is None
+        self._redis = redis or make_client(redis_url, "repartee-sessions")
+        self._ttl_s = ttl_s
+        self._scripts = Scripts(self._redis, ttl_s)
+        self._log = ResponseLog(self._redis)
+
+    async def close(self) -> None:
+        """Close the client, if it was made here."""
+        if self._owns_redis:
+            await self._redis.aclose()
+
+    async def create(
+        self, session_id: str, settings: Mapping[str, Any], *, tenant: str = ""
+    ) -> Session:
+        """Begin a conversation. The same call repeated gives the same conversation.
+
+        Raises:
+            Conflict: the id is another conversation's.
+        """
+        now = time.time()
+        meta = keys.of(session_id)[0]
+        body = orjson.dumps(settings)
+        with redis_errors("session create"):
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hsetnx(meta, "created_at", str(now))
+                for name, value in (
+                    ("version", "1"),
+                    ("tenant", tenant),
+                    ("settings", body),
+                    ("updated_at", str(now)),
+                    ("bytes", "0"),
+                ):
+                    pipe.hsetnx(meta, name, value)
+                pipe.expire(meta, self._ttl_s)
+                await pipe.execute()
+        session = await self.load(session_id)
+        if session.tenant != tenant or orjson.dumps(session.settings) != body:
+            raise Conflict(
+                f"The session {session_id!r:.100} exists already.", code="session_exists"
+            )
+        return session
+
+    async def load(self, session_id: str, *, tenant: str | None = None) -> Session:
+        """The whole conversation.
+
+        Args:
+            session_id: Which.
+            tenant: Whose it must be; None doesn't ask.
+
+        Raises:
+            NotFound: there is none, it has expired, or it's another tenant's.
+        """
+        session = await self._read(session_id)
+        if tenant is not None and session.tenant != tenant:
+            raise _no_session(session_id)
+        if session.active is not None and await self._reconcile(session_id, session.active):
+            session = await self._read(session_id)
+        return session
+
+    async def update_settings(
+        self,
+        session_id: str,
+        settings: Mapping[str, Any],
+        *,
+        expected_version: int | None = None,
+    ) -> int:
+        """Replace the settings; the new version.
+
+        Raises:
+            NotFound: no such conversation.
+            Conflict: the version isn't the expected one any more.
+        """
+        reply = await self._run(
+            "update_settings", session_id, orjson.dumps(settings), _text(expected_version)
+        )
+        return int(reply[1])
+
+    async def add_item(
+        self,
+        session_id: str,
+        item: Item,
+        *,
+        after: str | None = None,
+        event_id: str | None = None,
+        expected_version: int | None = None,
+    ) -> AddedItem:
+        """Put an item in.
+
+        Args:
+            session_id: Where.
+            item: What; its id must be new, or the same item's.
+            after: The item before it; `root` for the front, None for the end.
+            event_id: The client's id of the send: a repeated one adds nothing.
+            expected_version: Refuse if the conversation has changed since.
+
+        Raises:
+            NotFound: no such conversation, or no such item as `after`.
+            InvalidRequest: the conversation is full, or the id another item's.
+            Conflict: the version isn't the expected one any more.
+        """
+        if not item.created_at:
+            item = replace(item, created_at=time.time())
+        reply = await self._run(
+            "add_item",
+            session_id,
+            item.item_id,
+            orjson.dumps(item.to_wire()),
+            after or "",
+            event_id or "",
+            keys.MAX_ITEMS,
+            keys.MAX_ITEM_BYTES,
+            keys.MAX_SENDS,
+            _text(expected_version),
+            item_id=item.item_id,
+            after=after,
+        )
+        outcome, version, previous, item_id = reply
+        return AddedItem(item_id, previous or None, int(version), outcome == "ok")
+
+    async def get_item(self, session_id: str, item_id: str) -> Item:
+        """One item.
+
+        Raises:
+            NotFound: no such conversation or item.
+        """
+        return Item.from_wire(orjson.loads(await self._item_body(session_id, item_id)))
+
+    async def delete_item(self, session_id: str, item_id: str) -> int:
+        """Take an item out; the new version.
+
+        Raises:
+            NotFound: no such conversation or item.
+        """
+        return int((await self._run("delete_item", session_id, item_id, item_id=item_id))[1])
+
+    async def truncate(self, session_id: str, item_id: str, num_chars: int) -> Item:
+        """Cut an assistant's item to its first `num_chars` characters.
+
+        Raises:
+            NotFound: no such conversation or item.
+            InvalidRequest: the item isn't an assistant's.
+        """
+        for _ in range(_REPLACE_TRIES):
+            body = await self._item_body(session_id, item_id)
+            item = Item.from_wire(orjson.loads(body))
+            if item.role != "assistant":
+                raise InvalidRequest(
+                    f"Only an assistant's item can be truncated; {item_id!r:.100} is a "
+                    f"{item.role}'s.",
+                    param="item_id",
+                )
+            if len(item.text) <= num_chars:
+                return item
+            item = replace(item, text=item.text[:num_chars], status="incomplete")
+            reply = await self._run(
+                "replace_item",
+                session_id,
+                item_id,
+                orjson.dumps(item.to_wire()),
+                body,
+                item_id=item_id,
+                may_be_stale=True,
+            )
+            if reply[0] == "ok":
+                return item
+        raise Conflict(f"The item {item_id!r:.100} keeps changing.", code="version_conflict")
+
+    async def begin_response(
+        self, session_id: str, response_id: str, *, item_id: str, deadline_at: float
+    ) -> str | None:
+        """Make a response the one that may write to the conversation.
+
+        Args:
+            session_id: Where.
+            response_id: Which; repeating the call for the same one changes nothing.
+            item_id: The item that the answer will become.
+            deadline_at: Unix seconds; a response past it no longer blocks others.
+
+        Returns:
+            The item that the answer follows; None in an empty conversation.
+
+        Raises:
+            NotFound: no such conversation.
+            Conflict: another response is running.
+        """
+        args = (response_id, item_id, deadline_at, keys.DEADLINE_GRACE_S)
+        reply = await self._run("begin_response", session_id, *args, may_be_busy=True)
+        if reply[0] == "busy":
+            active = (await self._read(session_id)).active
+            if active is None or await self._reconcile(session_id, active):
+                reply = await self._run("begin_response", session_id, *args, may_be_busy=True)
+        if reply[0] == "busy":
+            raise Conflict(
+                f"The conversation already has an active response: {reply[1]}. "
+                "Wait until it is done, or cancel it."
+            )
+        return reply[2] or None
+
+    async def finish_response(
+        self, session_id: str, response_id: str, item: Item | None, *, status: str | None = None
+    ) -> bool:
+        """End the running response and keep its answer at its place.
+
+        Args:
+            session_id: Where.
+            response_id: Which.
+            item: The answer; None keeps nothing.
+            status: The item's status, if other than its own.
+
+        Returns:
+            False if it wasn't running any more: it has been ended before, or the
+            conversation is gone. Nothing was changed then.
+        """
+        body: str | bytes = ""
+        if item is not None:
+            item = replace(
+                item,
+                status=status or item.status,
+                created_at=item.created_at or time.time(),
+                response_id=response_id,
+            )
+            body = orjson.dumps(item.to_wire())
+        item_id = item.item_id if item is not None else ""
+        with redis_errors("finish_response"):
+            reply = await self._scripts.run(
+                "finish_response", session_id, response_id, item_id, body
+            )
+        return bool(reply[0] == "ok")
+
+    async def active_response(self, session_id: str) -> ActiveResponse | None:
+        """The running response, if any.
+
+        Raises:
+            NotFound: no such conversation.
+        """
+        return (await self.load(session_id)).active
+
+    async def delete(self, session_id: str) -> bool:
+        """Forget a conversation; whether there was one."""
+        with redis_errors("session delete"):
+            return bool(await self._redis.unlink(*keys.of(session_id)))
+
+    async def _read(self, session_id: str) -> Session:
+        meta_key, order_key, items_key, *_ = names = keys.of(session_id)
+        with redis_errors("session load"):
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hgetall(meta_key)
+                pipe.lrange(order_key, 0, -1)
+                pipe.hgetall(items_key)
+                for name in names:
+                    pipe.expire(name, self._ttl_s)
+                meta, order, bodies, *_ = await pipe.execute()
+        if not meta:
+            raise _no_session(session_id)
+        return Session(
+            session_id=session_id,
+            version=int(meta[b"version"]),
+            tenant=meta[b"tenant"].decode(),
+            settings=orjson.loads(meta[b"settings"]),
+            items=tuple(Item.from_wire(orjson.loads(bodies[item_id])) for item_id in order),
+            active=_active(meta),
+            created_at=float(meta[b"created_at"]),
+            updated_at=float(meta[b"updated_at"]),
+        )
+
+    async def _item_body(self, session_id: str, item_id: str) -> bytes:
+        meta_key, _, items_key, *_ = keys.of(session_id)
+        with redis_errors("item read"):
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.exists(meta_key)
+                pipe.hget(items_key, item_id)
+                exists, body = await pipe.execute()
+        if not exists:
+            raise _no_session(session_id)
+        if body is None:
+            raise _no_item(item_id)
+        return bytes(body)
+
+    async def _reconcile(self, session_id: str, active: ActiveResponse) -> bool:
+        """End a running response whose log has ended, or whose time is over.
+
+        Returns:
+            Whether the conversation has changed.
+        """
+        events = []
+        cursor = Cursor(0, 0)
+        with redis_errors("session reconcile"):
+            last = await self._log.last(active.response_id)
+            over = time.time() > active.deadline_at + keys.DEADLINE_GRACE_S
+            if not over and not isinstance(last, Finished | Failed):
+                return False
+            while part := await self._log.read(active.response_id, cursor):
+                events += part
+                cursor = Cursor(part[-1].epoch, part[-1].seq)
+        text = "".join(event.text for event in events if isinstance(event, Delta))
+        reason = last.reason if isinstance(last, Finished) else None
+        item = None
+        if text or reason in (FinishReason.STOP, FinishReason.LENGTH):
+            status = "completed" if reason is FinishReason.STOP else "incomplete"
+            item = Item(active.item_id, "assistant", text, status)
+        logger.info("response %s of %s ended unseen", active.response_id, session_id)
+        return await self.finish_response(session_id, active.response_id, item)
+
+    async def _run(
+        self,
+        script: str,
+        session_id: str,
+        *args: str | bytes | float,
+        item_id: str | None = None,
+        after: str | None = None,
+        may_be_busy: bool = False,
+        may_be_stale: bool = False,
+    ) -> list[Any]:
+        """Run a script; its refusals become errors."""
+        with redis_errors(script):
+            reply = await self._scripts.run(script, session_id, *args)
+        outcome = reply[0]
+        allowed = {"ok", "known"}
+        allowed |= {"busy"} if may_be_busy else set()
+        allowed |= {"stale"} if may_be_stale else set()
+        if outcome not in allowed:
+            _refuse(reply, session_id, item_id, after)
+        return reply
+
+
+def _refuse(reply: list[Any], session_id: str, item_id: str | None, after: str | None) -> NoReturn:
+    """Raise what a script's outcome means."""
+    match reply[0]:
+        case "gone":
+            raise _no_session(session_id)
+        case "no_item":
+            raise _no_item(item_id or "")
+        case "no_previous":
+            raise NotFound(
+                f"previous_item_id {after!r:.100} is no item of this conversation.",
+                code="item_not_found",
+                param="previous_item_id",
+            )
+        case "taken":
+            raise InvalidRequest(
+                f"The item id {item_id!r:.100} is taken.", code="item_id_taken", param="item.id"
+            )
+        case "too_many":
+            raise InvalidRequest(
+                f"A conversation holds at most {keys.MAX_ITEMS} items, this one has {reply[1]}.",
+                code="conversation_full",
+                param="item",
+            )
+        case "too_large":
+            raise InvalidRequest(
+                f"A conversation's items hold at most {keys.MAX_ITEM_BYTES} bytes, with this "
+                f"one they would have {reply[1]}.",
+                code="conversation_full",
+                param="item",
+            )
+        case "stale":
+            raise Conflict("The conversation has changed meanwhile.", code="version_conflict")
+    raise AssertionError(f"unknown outcome {reply[0]!r}")
+
+
+def _no_session(session_id: str) -> NotFound:
+    return NotFound(
+        f"The session {session_id!r:.100} does not exist or has expired.",
+        code="session_not_found",
+        param="session_id",
+    )
+
+
+def _no_item(item_id: str) -> NotFound:
+    return NotFound(
+        f"The item {item_id!r:.100} does not exist.", code="item_not_found", param="item_id"
+    )
+
+
+def _active(meta: Mapping[bytes, bytes]) -> ActiveResponse | None:
+    if b"active" not in meta:
+        return None
+    return ActiveResponse(
+        response_id=meta[b"active"].decode(),
+        item_id=meta[b"active_item"].decode(),
+        previous_item_id=meta[b"active_after"].decode() or None,
+        deadline_at=float(meta[b"active_until"]),
+    )
+
+
+def _text(version: int | None) -> str:
+    return "" if version is None else str(version)

@@ -1,0 +1,291 @@
+"""Conversations, on the installed Redis and on the oldest supported one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+import redis as redis_module
+
+from app.sessions import Item, SessionStore, keys
+from engine.contract import (
+    Accepted,
+    Conflict,
+    Delta,
+    EngineFault,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    Usage,
+)
+from engine.contract import keys as shared_keys
+
+SETTINGS = {"model": "m", "instructions": "Be brief."}
+
+
+@pytest.fixture
+async def store(any_redis_url: str) -> AsyncIterator[SessionStore]:
+    store = SessionStore(any_redis_url)
+    await store.create("s1", SETTINGS, tenant="t1")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def outside(any_redis_url: str) -> redis_module.Redis:
+    client = redis_module.Redis.from_url(any_redis_url, protocol=2, decode_responses=True)
+    yield client
+    client.close()
+
+
+def user(item_id: str, text: str = "hi") -> Item:
+    return Item(item_id, "user", text)
+
+
+async def ids(store: SessionStore, session_id: str = "s1") -> list[str]:
+    return [item.item_id for item in (await store.load(session_id)).items]
+
+
+def write_log(outside: redis_module.Redis, response_id: str, events: list[Event]) -> None:
+    for event in events:
+        outside.xadd(
+            shared_keys.log(response_id),
+            {"e": orjson.dumps(event.to_wire())},
+            id=shared_keys.log_entry_id(event.epoch, event.seq),
+        )
+    outside.expire(shared_keys.log(response_id), 60)
+
+
+async def test_a_new_session_has_what_it_was_given(store: SessionStore) -> None:
+    session = await store.load("s1", tenant="t1")
+    assert (session.tenant, session.settings, session.items) == ("t1", SETTINGS, ())
+    assert session.version == 1 and session.active is None
+
+
+async def test_creating_twice_is_the_same_session_or_a_conflict(store: SessionStore) -> None:
+    again = await store.create("s1", SETTINGS, tenant="t1")
+    assert again.version == 1
+    with pytest.raises(Conflict) as caught:
+        await store.create("s1", {"model": "other"}, tenant="t1")
+    assert caught.value.code == "session_exists"
+
+
+async def test_another_tenants_session_does_not_exist(store: SessionStore) -> None:
+    with pytest.raises(NotFound):
+        await store.load("s1", tenant="t2")
+    with pytest.raises(NotFound):
+        await store.load("nowhere")
+
+
+async def test_items_keep_their_places(store: SessionStore) -> None:
+    first = await store.add_item("s1", user("a"))
+    assert (first.previous_item_id, first.created, first.version) == (None, True, 2)
+    assert (await store.add_item("s1", user("b"))).previous_item_id == "a"
+    assert (await store.add_item("s1", user("c"), after="a")).previous_item_id == "a"
+    assert (await store.add_item("s1", user("d"), after="root")).previous_item_id is None
+    assert await ids(store) == ["d", "a", "c", "b"]
+    with pytest.raises(NotFound) as caught:
+        await store.add_item("s1", user("e"), after="zzz")
+    assert caught.value.param == "previous_item_id"
+
+
+async def test_a_send_repeated_makes_one_item(store: SessionStore) -> None:
+    await store.add_item("s1", user("a"))
+    first = await store.add_item("s1", user("b", "text"), event_id="ev1")
+    again = await store.add_item("s1", user("x", "text"), event_id="ev1")
+    assert again.item_id == "b" and not again.created
+    assert again.previous_item_id == first.previous_item_id == "a"
+    by_id = await store.add_item("s1", user("b", "text"))
+    assert by_id.item_id == "b" and not by_id.created
+    with pytest.raises(InvalidRequest) as caught:
+        await store.add_item("s1", user("b", "other text"))
+    assert caught.value.code == "item_id_taken"
+    assert await ids(store) == ["a", "b"]
+
+
+async def test_remembered_sends_are_bounded(
+    store: SessionStore, outside: redis_module.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MAX_SENDS", 5)
+    for number in range(12):
+        await store.add_item("s1", user(f"i{number}"), event_id=f"e{number}")
+    *_, sends, ring = keys.of("s1")
+    assert set(outside.hkeys(sends)) == {f"e{n}" for n in range(7, 12)}
+    assert outside.llen(ring) == 5
+
+
+async def test_a_full_conversation_says_so(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MAX_ITEMS", 2)
+    await store.add_item("s1", user("a"))
+    await store.add_item("s1", user("b"))
+    with pytest.raises(InvalidRequest, match="at most 2 items"):
+        await store.add_item("s1", user("c"))
+    monkeypatch.setattr(keys, "MAX_ITEMS", 100)
+    monkeypatch.setattr(keys, "MAX_ITEM_BYTES", 1000)
+    with pytest.raises(InvalidRequest, match="at most 1000 bytes"):
+        await store.add_item("s1", user("c", "x" * 1000))
+    await store.delete_item("s1", "a")
+    await store.add_item("s1", user("c", "x" * 500))
+    assert await ids(store) == ["b", "c"]
+
+
+async def test_bytes_are_counted_exactly(store: SessionStore, outside: redis_module.Redis) -> None:
+    await store.add_item("s1", user("a", "é" * 50))
+    await store.add_item("s1", Item("b", "assistant", "0123456789"))
+    await store.truncate("s1", "b", 4)
+    await store.begin_response("s1", "r1", item_id="c", deadline_at=time.time() + 60)
+    await store.finish_response("s1", "r1", Item("c", "assistant", "done"))
+    await store.delete_item("s1", "a")
+    meta, _, items, *_ = keys.of("s1")
+    assert int(outside.hget(meta, "bytes")) == sum(
+        len(body.encode()) for body in outside.hvals(items)
+    )
+
+
+async def test_items_are_read_cut_and_deleted(store: SessionStore) -> None:
+    await store.add_item("s1", Item("a", "assistant", "héllo"))
+    assert (await store.get_item("s1", "a")).text == "héllo"
+    assert (await store.truncate("s1", "a", 2)).text == "hé"
+    assert (await store.get_item("s1", "a")).status == "incomplete"
+    await store.add_item("s1", user("b"))
+    with pytest.raises(InvalidRequest):
+        await store.truncate("s1", "b", 0)
+    await store.delete_item("s1", "a")
+    for action in (store.get_item, store.delete_item):
+        with pytest.raises(NotFound):
+            await action("s1", "a")
+    with pytest.raises(NotFound):
+        await store.get_item("s2", "a")
+
+
+async def test_settings_change_only_from_the_version_seen(store: SessionStore) -> None:
+    version = (await store.load("s1")).version
+    changed = await store.update_settings("s1", {"model": "n"}, expected_version=version)
+    assert changed == version + 1
+    with pytest.raises(Conflict) as caught:
+        await store.update_settings("s1", {"model": "o"}, expected_version=version)
+    assert caught.value.code == "version_conflict"
+    assert (await store.load("s1")).settings == {"model": "n"}
+
+
+async def test_of_many_concurrent_adds_none_is_lost(store: SessionStore) -> None:
+    await asyncio.gather(*(store.add_item("s1", user(f"i{n}")) for n in range(100)))
+    session = await store.load("s1")
+    assert {item.item_id for item in session.items} == {f"i{n}" for n in range(100)}
+    assert session.version == 101
+
+
+async def test_one_response_runs_at_a_time(store: SessionStore) -> None:
+    await store.add_item("s1", user("a"))
+    until = time.time() + 60
+    assert await store.begin_response("s1", "r1", item_id="x", deadline_at=until) == "a"
+    assert await store.begin_response("s1", "r1", item_id="x", deadline_at=until) == "a"
+    with pytest.raises(Conflict, match="r1"):
+        await store.begin_response("s1", "r2", item_id="y", deadline_at=until)
+    active = await store.active_response("s1")
+    assert active is not None and (active.response_id, active.item_id) == ("r1", "x")
+    await store.add_item("s1", user("b"))
+    assert await store.finish_response("s1", "r1", Item("x", "assistant", "answer"))
+    assert not await store.finish_response("s1", "r1", Item("x", "assistant", "again"))
+    assert await ids(store) == ["a", "x", "b"]
+    assert (await store.get_item("s1", "x")).response_id == "r1"
+    await store.begin_response("s1", "r2", item_id="y", deadline_at=until)
+    assert await store.finish_response("s1", "r2", None)
+    assert await ids(store) == ["a", "x", "b"]
+
+
+async def test_only_one_of_many_begins_wins(store: SessionStore) -> None:
+    results = await asyncio.gather(
+        *(
+            store.begin_response("s1", f"r{n}", item_id=f"x{n}", deadline_at=time.time() + 60)
+            for n in range(20)
+        ),
+        return_exceptions=True,
+    )
+    assert sum(not isinstance(result, Exception) for result in results) == 1
+    assert sum(isinstance(result, Conflict) for result in results) == 19
+
+
+async def test_a_response_past_its_deadline_blocks_nobody(store: SessionStore) -> None:
+    past = time.time() - keys.DEADLINE_GRACE_S - 1
+    await store.begin_response("s1", "r1", item_id="x", deadline_at=past)
+    await store.begin_response("s1", "r2", item_id="y", deadline_at=time.time() + 60)
+    active = await store.active_response("s1")
+    assert active is not None and active.response_id == "r2"
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        (Finished("r1", 1, 3, FinishReason.STOP, Usage(3, 4)), "completed"),
+        (Finished("r1", 1, 3, FinishReason.LENGTH, Usage(3, 4)), "incomplete"),
+        (Failed("r1", 2, 3, EngineFault("broken")), "incomplete"),
+    ],
+)
+async def test_an_answer_that_no_gateway_stored_is_written_from_its_log(
+    store: SessionStore, outside: redis_module.Redis, end: Event, status: str
+) -> None:
+    await store.add_item("s1", user("a"))
+    await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
+    events = [Accepted("r1", 1, 0, 3), Delta("r1", 1, 1, "Hel", 1), Delta("r1", 1, 2, "lo", 3)]
+    write_log(outside, "r1", events)
+    assert (await store.load("s1")).active is not None
+    write_log(outside, "r1", [end])
+    session = await store.load("s1")
+    assert session.active is None
+    assert [(i.item_id, i.text, i.status) for i in session.items] == [
+        ("a", "hi", "completed"),
+        ("x", "Hello", status),
+    ]
+
+
+async def test_a_new_response_may_begin_once_the_old_ones_log_has_ended(
+    store: SessionStore, outside: redis_module.Redis
+) -> None:
+    await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
+    write_log(outside, "r1", [Failed("r1", 1, 0, Unavailable("gone"))])
+    await store.begin_response("s1", "r2", item_id="y", deadline_at=time.time() + 60)
+    assert await ids(store) == []
+
+
+async def test_every_key_has_a_lifetime_that_use_renews(
+    store: SessionStore, outside: redis_module.Redis
+) -> None:
+    await store.add_item("s1", user("a"), event_id="e")
+    await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
+    names = outside.keys("*")
+    assert sorted(names) == sorted(keys.of("s1"))
+    for name in names:
+        assert 0 < outside.ttl(name) <= keys.SESSION_TTL_S
+        outside.expire(name, 50)
+    await store.load("s1")
+    assert all(outside.ttl(name) > 50 for name in names)
+
+
+async def test_a_deleted_session_is_gone(store: SessionStore, outside: redis_module.Redis) -> None:
+    await store.add_item("s1", user("a"), event_id="e")
+    assert await store.delete("s1")
+    assert not await store.delete("s1")
+    assert outside.keys("*") == []
+    with pytest.raises(NotFound):
+        await store.add_item("s1", user("b"))
+    with pytest.raises(NotFound):
+        await store.begin_response("s1", "r", item_id="x", deadline_at=time.time() + 60)
+    assert not await store.finish_response("s1", "r", Item("x", "assistant", "late"))
+
+
+async def test_without_redis_every_call_says_unavailable(tmp_path) -> None:
+    store = SessionStore(f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(Unavailable) as caught:
+        await store.load("s1")
+    assert caught.value.code == "redis_unavailable" and caught.value.retry_after_ms
+    await store.close()
