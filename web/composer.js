@@ -14,6 +14,9 @@ const DRAFT = "repartee.draft"
 // and counting bytes at each key is not worth it.
 const SURELY_SHORT = MAX_EVENT_BYTES / 8
 
+// A browser lays out a long text in a box of automatic direction in time that grows with its square.
+const LONG_TEXT = 20_000
+
 const byId = (id) => document.getElementById(id)
 
 export class Composer {
@@ -27,6 +30,7 @@ export class Composer {
   constructor(options) {
     this.#options = options
     this.#input.value = sessionStorage.getItem(DRAFT) ?? ""
+    this.#input.addEventListener("beforeinput", (event) => this.#setDirection(event))
     this.#input.addEventListener("input", () => this.#changed())
     this.#input.addEventListener("keydown", (event) => this.#onKeydown(event))
     byId("composer").addEventListener("submit", (event) => {
@@ -79,11 +83,18 @@ export class Composer {
 
   #changed() {
     const text = this.#input.value
+    this.#input.dir = directionOf(text)
     this.#input.style.height = "auto"
     this.#input.style.height = `${this.#input.scrollHeight}px`
     this.#send.disabled = text.trim() === ""
     this.#warnIfTooLong(text)
     this.#keepDraft(text)
+  }
+
+  /** Before a large paste is laid out for the first time. */
+  #setDirection(event) {
+    const pasted = event.data ?? event.dataTransfer?.getData("text/plain") ?? ""
+    if (pasted.length > LONG_TEXT) this.#input.dir = directionOf(this.#input.value.slice(0, LONG_TEXT) + pasted)
   }
 
   #warnIfTooLong(text) {
@@ -107,4 +118,13 @@ export class Composer {
 function tooLongText(bytes) {
   const kib = (size) => Math.ceil(size / 1024).toLocaleString("en")
   return `This message is too long to send: ${kib(bytes)} KiB of at most ${kib(MAX_EVENT_BYTES)} KiB. Shorten it, or send it in parts.`
+}
+
+/** Left to the browser, except for a long text: then that of its first letter. */
+function directionOf(text) {
+  if (text.length <= LONG_TEXT) return "auto"
+  const [letter] = /\p{L}/u.exec(text) ?? [""]
+  return /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(letter)
+    ? "rtl"
+    : "ltr"
 }

@@ -10,6 +10,8 @@ export class Follower {
   #button
   #following = true
   #lastTop = 0
+  /** Where the foot was when the reader last set out; a smooth scroll ends there, not at today's. */
+  #aimedAt = Infinity
 
   /**
    * @param {HTMLElement} scroller
@@ -19,6 +21,9 @@ export class Follower {
     this.#scroller = scroller
     this.#button = button
     scroller.addEventListener("scroll", () => this.#onScroll(), { passive: true })
+    for (const gesture of ["wheel", "keydown", "touchmove", "pointerdown"]) {
+      scroller.addEventListener(gesture, () => (this.#aimedAt = scroller.scrollHeight), { passive: true })
+    }
     // The window, the composer or a late font may change the height as well.
     new ResizeObserver(() => this.grown()).observe(scroller)
     button.addEventListener("click", () => this.toFoot())
@@ -42,12 +47,18 @@ export class Follower {
   }
 
   #onScroll() {
-    const { scrollTop } = this.#scroller
+    const { scrollTop, clientHeight } = this.#scroller
     // Only a move upwards is the reader's wish: growth moves the foot away, not the reader.
-    if (this.#distance() <= NEAR_FOOT_PX) this.#following = true
-    else if (scrollTop < this.#lastTop) this.#following = false
+    if (scrollTop < this.#lastTop) this.#following = this.#distance() <= NEAR_FOOT_PX
+    else if (scrollTop + clientHeight >= this.#foot() - NEAR_FOOT_PX) this.#following = true
     this.#lastTop = scrollTop
-    if (this.#following) this.#button.hidden = true
+    if (!this.#following) return
+    this.#button.hidden = true
+    if (this.#distance() > NEAR_FOOT_PX) this.#jump()
+  }
+
+  #foot() {
+    return Math.min(this.#scroller.scrollHeight, this.#aimedAt)
   }
 
   #distance() {

@@ -14,6 +14,23 @@ def sent_texts(chat: ChatPage) -> list[str]:
     return [event["item"]["content"][0]["text"] for event in creates]
 
 
+def paste(chat: ChatPage, text: str) -> None:
+    """Replace the box's text as a paste does, without the automation's cost per character."""
+    chat.page.evaluate(
+        """(text) => {
+          const input = document.getElementById("input")
+          const data = new DataTransfer()
+          data.setData("text/plain", text)
+          const init = {inputType: "insertFromPaste", dataTransfer: data, bubbles: true}
+          input.dispatchEvent(new InputEvent("beforeinput", init))
+          input.value = text
+          input.dispatchEvent(new InputEvent("input", init))
+          input.focus()
+        }""",
+        text,
+    )
+
+
 def test_enter_sends_and_shift_enter_breaks_the_line(chat: ChatPage) -> None:
     chat.input.press_sequentially("one")
     chat.input.press("Shift+Enter")
@@ -121,7 +138,7 @@ def test_while_an_answer_runs_the_next_message_waits_in_the_box(chat: ChatPage) 
 
 
 def test_too_long_a_message_is_warned_of_and_kept(chat: ChatPage) -> None:
-    chat.input.fill("x" * 3_000_000)
+    paste(chat, "x " * 1_500_000)
     warning = chat.page.get_by_text("This message is too long to send")
     expect(warning).to_be_visible()
     expect(warning).to_contain_text("1,024 KiB")
@@ -135,9 +152,9 @@ def test_too_long_a_message_is_warned_of_and_kept(chat: ChatPage) -> None:
 
 def test_the_limit_counts_bytes_of_the_event(chat: ChatPage) -> None:
     # Each of these is one character, two units and four bytes.
-    chat.input.fill("🐕" * (LIMIT_BYTES // 4))
+    paste(chat, "🐕" * (LIMIT_BYTES // 4))
     expect(chat.page.get_by_text("This message is too long to send")).to_be_visible()
-    chat.input.fill("🐕" * (LIMIT_BYTES // 4 - 100))
+    paste(chat, "🐕" * (LIMIT_BYTES // 4 - 100))
     expect(chat.page.get_by_text("This message is too long to send")).to_be_hidden()
     chat.input.press("Enter")
     chat.idle()

@@ -1,0 +1,209 @@
+"""Names, announcements, focus, keyboard alone, contrast, zoom, motion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from tests.web.chat_page import ChatPage
+from tests.web.server import PageServer
+
+RICH = (
+    "## Heading\n\nText with `code`, [a link](https://example.org) and **bold**.\n\n"
+    "- [x] done\n- item\n\n```python\nx = 1  # one\ny = 'two'\nreturn None\n```\n\n"
+    "| a | b |\n|---|--:|\n| 1 | 2 |\n\n> quoted\n"
+)
+LIVE = """() => {
+  window.spoken = []
+  const live = (node) => {
+    const region = node.parentElement?.closest("[aria-live], [role=status], [role=alert], [role=log]")
+    return region && region.getAttribute("aria-live") !== "off" ? region : null
+  }
+  new MutationObserver((records) => {
+    for (const { target } of records) {
+      const node = target.nodeType === Node.TEXT_NODE ? target : target.firstChild ?? target
+      const region = live(node)
+      if (region && region.textContent.trim()) window.spoken.push(region.textContent.trim())
+    }
+  }).observe(document.body, {subtree: true, childList: true, characterData: true})
+}"""
+
+
+def check_axe(chat: ChatPage) -> None:
+    results = Axe().run(chat.page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Browser, server: PageServer, scheme: Any) -> None:
+    # Axe is put into the page as text, which the page's own policy rightly forbids.
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
+    chat = ChatPage(context.new_page(), server)
+    chat.open()
+    check_axe(chat)
+    server.script.chunks = [RICH]
+    chat.ask_and_wait()
+    check_axe(chat)
+    server.script.hold_before = 0
+    chat.ask("more")
+    expect(chat.stop_button).to_be_visible()
+    check_axe(chat)
+    server.script.hold_before = None
+    chat.stop_button.click()
+    chat.idle()
+    server.script.refuse = {"type": "rate_limit_error", "code": "overloaded"}
+    chat.ask("busy")
+    expect(chat.retry_button).to_be_visible()
+    check_axe(chat)
+    chat.page.evaluate("sessionStorage.clear()")
+    server.script.key = "k"
+    chat.page.reload()
+    expect(chat.page.get_by_role("dialog")).to_be_visible()
+    check_axe(chat)
+    chat.check_clean()
+    context.close()
+
+
+def test_no_token_is_announced_and_the_end_is_once(chat: ChatPage) -> None:
+    chat.server.script.chunks = [f"w{i} " for i in range(100)]
+    chat.server.script.hold_before = 99
+    chat.page.evaluate(LIVE)
+    chat.ask()
+    expect(chat.answer).to_contain_text("w98")
+    assert chat.page.evaluate("window.spoken") == []
+    assert chat.answers.last.get_attribute("aria-busy") == "true"
+    chat.server.release()
+    chat.idle()
+    spoken = chat.page.evaluate("window.spoken")
+    assert len(spoken) == 1
+    assert spoken[0].startswith("Answer complete. w0 w1 ")
+    assert chat.answers.last.get_attribute("aria-busy") == "false"
+
+
+def test_a_failure_is_announced(chat: ChatPage) -> None:
+    chat.server.script.refuse = {"type": "rate_limit_error", "code": "overloaded"}
+    chat.page.evaluate(LIVE)
+    chat.ask()
+    expect(chat.retry_button).to_be_visible()
+    assert chat.page.evaluate("window.spoken") == ["The server is busy. Try again in a moment."]
+
+
+def test_everything_by_keyboard(chat: ChatPage) -> None:
+    keyboard = chat.page.keyboard
+    expect(chat.input).to_be_focused()
+    chat.server.script.hold_before = 1
+    keyboard.type("Hi")
+    keyboard.press("Enter")
+    expect(chat.answer).to_have_text("Hello")
+    expect(chat.input).to_be_focused()
+    keyboard.press("Tab")
+    expect(chat.stop_button).to_be_focused()
+    keyboard.press("Enter")
+    expect(chat.answers.last).to_contain_text("You stopped this answer.")
+    expect(chat.input).to_be_focused()
+    chat.server.script.hold_before = None
+    chat.server.script.refuse = {"type": "rate_limit_error", "code": "overloaded"}
+    keyboard.type("again")
+    keyboard.press("Enter")
+    expect(chat.retry_button).to_be_visible()
+    keyboard.press("Shift+Tab")
+    expect(chat.retry_button).to_be_focused()
+    chat.server.script.refuse = None
+    keyboard.press("Enter")
+    expect(chat.answer).to_have_text("Hello there.")
+    expect(chat.input).to_be_focused()
+    chat.idle()
+    for _ in range(12):
+        keyboard.press("Shift+Tab")
+        if chat.page.evaluate("document.activeElement.id") == "new-chat":
+            break
+    keyboard.press("Enter")
+    expect(chat.users).to_have_count(0)
+    expect(chat.input).to_be_focused()
+
+
+def test_focus_is_not_lost_when_stop_goes(chat: ChatPage) -> None:
+    chat.server.script.hold_before = 1
+    chat.ask()
+    expect(chat.answer).to_have_text("Hello")
+    chat.stop_button.focus()
+    chat.server.release()
+    chat.idle()
+    expect(chat.input).to_be_focused()
+
+
+def test_focus_is_visible(chat: ChatPage) -> None:
+    chat.ask_and_wait()
+    for name in ("New chat", "Try again", "Copy"):
+        button = chat.page.get_by_role("button", name=name, exact=True)
+        button.focus()
+        chat.page.keyboard.press("Shift+Tab")
+        chat.page.keyboard.press("Tab")
+        expect(button).to_be_focused()
+        outline = button.evaluate("node => getComputedStyle(node).outlineStyle")
+        assert outline == "solid", name
+        expect(button).to_have_css("opacity", "1")
+
+
+class TestReducedMotion:
+    @pytest.fixture
+    def context_options(self) -> dict[str, Any]:
+        return {"reduced_motion": "reduce"}
+
+    def test_text_is_shown_as_it_comes(self, chat: ChatPage) -> None:
+        chat.server.script.chunks = ["x" * 100, "y"]
+        chat.server.script.hold_before = 1
+        chat.page.evaluate(
+            """() => {
+              window.seen = new Set()
+              new MutationObserver(() => {
+                const body = document.querySelector(".assistant .body")
+                window.seen.add(body?.textContent.length ?? 0)
+              }).observe(document.getElementById("log"),
+                {subtree: true, childList: true, characterData: true})
+            }"""
+        )
+        chat.ask()
+        expect(chat.answer).to_have_text("x" * 100)
+        assert sorted(chat.page.evaluate("[...window.seen]")) == [0, 100]
+        chat.server.release()
+        chat.idle()
+
+
+def check_fits(chat: ChatPage) -> None:
+    """Nothing is cut off or scrolls sideways, and the controls can be reached."""
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert chat.page.evaluate(overflow) <= 0
+    main = "document.getElementById('scroller')"
+    assert chat.page.evaluate(f"{main}.scrollWidth - {main}.clientWidth") <= 0
+    assert chat.page.evaluate(f"{main}.clientHeight") >= 60
+    for control in (chat.input, chat.page.get_by_role("button", name="New chat")):
+        expect(control).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [(390, 844), (320, 568), (640, 512), (320, 256)],
+    ids=["phone", "small phone", "zoom 200 %", "zoom 400 %"],
+)
+class TestSmallScreens:
+    @pytest.fixture
+    def context_options(self, width: int, height: int) -> dict[str, Any]:
+        # Browser zoom is fewer and larger CSS pixels.
+        return {"viewport": {"width": width, "height": height}}
+
+    def test_fits(self, chat: ChatPage, width: int, height: int) -> None:
+        check_fits(chat)
+        chat.server.script.chunks = [
+            RICH,
+            "\n\nAveryverylongwordwithoutanyblank" * 3 + " https://example.org/" + "a" * 120,
+        ]
+        chat.ask_and_wait("Please " + "x" * 100)
+        check_fits(chat)
+        chat.server.script.refuse = {"type": "rate_limit_error", "code": "overloaded"}
+        chat.ask("more")
+        expect(chat.retry_button).to_be_visible()
+        check_fits(chat)
