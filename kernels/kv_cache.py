@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.checks import expect
+
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
     """One layer's K and V.
+
+    Raises ValueError if k and v differ in shape or dtype, or are not contiguous.
 
     Attributes:
         k: [num_blocks, num_kv_heads, block_size, head_dim].
@@ -18,6 +22,10 @@ class LayerCache:
 
     k: torch.Tensor
     v: torch.Tensor
+
+    def __post_init__(self) -> None:
+        expect("cache.k", self.k, [None] * 4, [self.k.dtype])
+        expect("cache.v", self.v, self.k.shape, [self.k.dtype])
 
     @property
     def block_size(self) -> int:
@@ -47,3 +55,9 @@ class AttentionBatch:
     block_tables: torch.Tensor
     max_query_len: int
     max_context_len: int
+
+    def __post_init__(self) -> None:
+        num_sequences = self.context_lens.numel()
+        expect("query_starts", self.query_starts, [num_sequences + 1], [torch.int32])
+        expect("context_lens", self.context_lens, [num_sequences], [torch.int32])
+        expect("block_tables", self.block_tables, [num_sequences, None], [torch.int32])

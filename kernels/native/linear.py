@@ -25,9 +25,9 @@ def check(
     # This runs some two hundred times a token: the cheap question first.
     if x.dtype is not _FLOAT32 or x.dim() != 2 or x.size(1) != weight.columns or x.stride(1) != 1:
         expect("x", x, [None, weight.columns], [_FLOAT32], contiguous=False)
-    if norm is not None and (norm.dtype is not _FLOAT32 or norm.shape != (weight.columns,)):
+    if norm is not None and (norm.dtype is not _FLOAT32 or norm.numel() != weight.columns):
         expect("norm", norm, [weight.columns], [_FLOAT32])
-    if bias is not None and (bias.dtype is not _FLOAT32 or bias.shape != (weight.rows,)):
+    if bias is not None and (bias.dtype is not _FLOAT32 or bias.numel() != weight.rows):
         expect("bias", bias, [weight.rows], [_FLOAT32])
 
 

@@ -20,7 +20,7 @@ def paged_attention(
     q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float
 ) -> torch.Tensor:
     """See `kernels.paged_attention`."""
-    _check(q, cache, batch)
+    _check(q, cache)
     num_blocks, num_kv_heads, block_size, head_dim = cache.k.shape
     num_tokens, num_q_heads, _ = q.shape
     library = native.library()
@@ -52,11 +52,18 @@ def paged_attention(
     return out
 
 
-def _check(q: torch.Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
-    expect("cache.k", cache.k, [None] * 4, _CACHE_DTYPES)
-    expect("cache.v", cache.v, cache.k.shape, [cache.k.dtype])
+def _check(q: torch.Tensor, cache: LayerCache) -> None:
+    if cache.k.dtype not in _CACHE_DTYPES:
+        expect("cache.k", cache.k, [None] * 4, _CACHE_DTYPES)
     _, num_kv_heads, _, head_dim = cache.k.shape
-    expect("q", q, [None, None, head_dim], [torch.float32])
+    # This runs for each layer of each token: the cheap questions first.
+    if (
+        q.dtype is not torch.float32
+        or q.dim() != 3
+        or q.size(2) != head_dim
+        or not q.is_contiguous()
+    ):
+        expect("q", q, [None, None, head_dim], [torch.float32])
     group, rest = divmod(q.size(1), num_kv_heads)
     if rest or not 1 <= group <= _MAX_GROUP:
         raise ValueError(
@@ -64,10 +71,6 @@ def _check(q: torch.Tensor, cache: LayerCache, batch: AttentionBatch) -> None:
         )
     if head_dim % _HEAD_DIM_STEP:
         raise ValueError(f"q: expected heads of a multiple of {_HEAD_DIM_STEP}, got {head_dim}")
-    num_sequences = batch.context_lens.size(0)
-    expect("query_starts", batch.query_starts, [num_sequences + 1], [torch.int32])
-    expect("context_lens", batch.context_lens, [num_sequences], [torch.int32])
-    expect("block_tables", batch.block_tables, [num_sequences, None], [torch.int32])
 
 
 def _check_ranges(num_tokens: int, num_blocks: int, block_size: int, batch: AttentionBatch) -> None:

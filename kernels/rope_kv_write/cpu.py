@@ -69,22 +69,39 @@ def _check(
     k_norm: torch.Tensor | None,
 ) -> int:
     """Check shapes and dtypes; returns the number of q heads."""
-    expect("cache.k", cache.k, [None] * 4, _CACHE_DTYPES)
-    expect("cache.v", cache.v, cache.k.shape, [cache.k.dtype])
+    if cache.k.dtype not in _CACHE_DTYPES:
+        expect("cache.k", cache.k, [None] * 4, _CACHE_DTYPES)
     _, num_kv_heads, _, head_dim = cache.k.shape
-    expect("qkv", qkv, [None, None], [torch.float32], contiguous=False)
+    # This runs for each layer of each token: the cheap questions first.
+    if qkv.dtype is not torch.float32 or qkv.dim() != 2 or qkv.stride(1) != 1:
+        expect("qkv", qkv, [None, None], [torch.float32], contiguous=False)
     num_tokens, width = qkv.shape
     num_q_heads = width // head_dim - 2 * num_kv_heads
     if num_q_heads < 1 or width % head_dim or head_dim % 2:
         raise ValueError(
             f"qkv: expected (q heads + 2 * {num_kv_heads}) * {head_dim} columns, got {width}"
         )
-    expect("positions", positions, [num_tokens], _INDEX_DTYPES)
-    expect("slots", slots, [num_tokens], [positions.dtype])
-    expect("rope", rope, [None, head_dim], [torch.float32])
-    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
-        if norm is not None:
-            expect(name, norm, [head_dim], [torch.float32])
+    for name, index in (("positions", positions), ("slots", slots)):
+        if (
+            index.dtype is not positions.dtype
+            or index.dtype not in _INDEX_DTYPES
+            or index.dim() != 1
+            or index.size(0) != num_tokens
+            or not index.is_contiguous()
+        ):
+            dtypes = _INDEX_DTYPES if index is positions else (positions.dtype,)
+            expect(name, index, [num_tokens], dtypes)
+    if (
+        rope.dtype is not torch.float32
+        or rope.dim() != 2
+        or rope.size(1) != head_dim
+        or not rope.is_contiguous()
+    ):
+        expect("rope", rope, [None, head_dim], [torch.float32])
+    if q_norm is not None:
+        expect("q_norm", q_norm, [head_dim], [torch.float32])
+    if k_norm is not None:
+        expect("k_norm", k_norm, [head_dim], [torch.float32])
     return num_q_heads
 
 
