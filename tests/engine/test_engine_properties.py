@@ -56,7 +56,7 @@ def whole_answer(bench: Bench, ask: Ask) -> tuple[str, FinishReason]:
             return bytes(tokens[start:]).decode(), FinishReason.STOP
         tokens.append(token)
         text = bytes(tokens[start:]).decode()
-        for stop in ask.stop:
+        for stop in sorted(ask.stop, key=len, reverse=True):
             if text.endswith(stop):
                 return text.removesuffix(stop), FinishReason.STOP
     return bytes(tokens[start:]).decode(), FinishReason.LENGTH
