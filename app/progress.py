@@ -6,9 +6,12 @@ import math
 import time
 from typing import TextIO
 
+# Into a log file goes a line at most this often.
+LOG_EVERY_S = 5.0
+
 
 class Progress:
-    """On a terminal one line that is written over; elsewhere one line a stage.
+    """On a terminal one line that is written over; elsewhere a line now and then.
 
     Args:
         stream: Where it is shown; standard error, so that standard output holds
@@ -22,6 +25,7 @@ class Progress:
         self._stage = ""
         self._done = math.nan
         self._width = 0
+        self._logged_at = -LOG_EVERY_S
 
     @property
     def elapsed_s(self) -> float:
@@ -29,22 +33,26 @@ class Progress:
 
     def show(self, stage: str, done: float = math.nan) -> None:
         """Show `stage`; `done` is its finished share from 0 to 1, NaN if unknown."""
-        is_new, self._stage, self._done = stage != self._stage, stage, done
+        self._stage, self._done = stage, done
         if self._is_terminal:
             self.tick()
-        elif is_new:
-            self._stream.write(f"{stage}\n")
+        elif self.elapsed_s - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = self.elapsed_s
+            self._stream.write(f"{self._text()}\n")
             self._stream.flush()
 
     def tick(self) -> None:
         """Bring the seconds on a terminal up to date."""
         if not self._is_terminal:
             return
-        share = "" if math.isnan(self._done) else f" {min(max(self._done, 0.0), 1.0):4.0%}"
-        text = f"{self._stage}{share}  {self.elapsed_s:.0f} s"
+        text = self._text()
         self._stream.write("\r" + text.ljust(self._width))
         self._stream.flush()
         self._width = len(text)
+
+    def _text(self) -> str:
+        share = "" if math.isnan(self._done) else f" {min(max(self._done, 0.0), 1.0):4.0%}"
+        return f"{self._stage}{share}  {self.elapsed_s:.0f} s"
 
     def clear(self) -> None:
         """Leave the terminal's line empty for whatever comes next."""

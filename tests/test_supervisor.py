@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import redis
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 60.0
+_MARKS = {"redis": "redis-server ", "worker": "fakes.worker", "gateway": "app.cli\0gateway"}
 
 
 class Serve:
@@ -48,8 +50,8 @@ class Serve:
             except OSError:
                 continue
             if int(fields[1]) == self.process.pid and fields[0] != "Z":
-                for name in ("redis", "worker", "gateway"):
-                    if name in command:
+                for name, mark in _MARKS.items():
+                    if mark in command:
                         found[name] = int(folder.name)
         return found
 
@@ -258,15 +260,22 @@ def test_a_worker_that_refuses_ends_the_start_with_its_own_line(tmp_path: Path) 
         assert not serve.children()
 
 
-def test_conversations_outlive_a_restart(tmp_path: Path) -> None:
+def test_what_redis_holds_outlives_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         serve.wait_ready()
-        serve.chat()
-    kept = list((tmp_path / "data" / "redis").rglob("appendonly*"))
-    assert kept
+        with _redis_of(serve) as client:
+            client.set("kept", "yes", ex=600)
     with serving(tmp_path) as serve:
         serve.wait_ready()
+        with _redis_of(serve) as client:
+            assert client.get("kept") == b"yes"
         assert serve.chat()
+
+
+def _redis_of(serve: Serve) -> redis.Redis:
+    environ = Path(f"/proc/{serve.children()['gateway']}/environ").read_bytes().split(b"\0")
+    url = next(v for v in environ if v.startswith(b"REPARTEE_REDIS_URL=")).partition(b"=")[2]
+    return redis.Redis.from_url(url.decode())
 
 
 def test_a_redis_that_was_named_is_used_and_left_running(tmp_path: Path, redis_url: str) -> None:
