@@ -7,6 +7,7 @@ counted from the terminal event, whatever the outcome.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -99,6 +100,8 @@ class GatewayMetrics:
         self.slow_closes = Counter(
             "repartee_slow_closes", "Sockets and streams cut for reading slowly.", registry=registry
         )
+        tasks = Gauge("repartee_asyncio_tasks", "Tasks of the event loop.", registry=registry)
+        tasks.set_function(_num_tasks)
         registry.register(_WorkerMetrics(workers))
 
     def meter(self, api: str, tier: Tier) -> ResponseMeter:
@@ -171,6 +174,14 @@ _OUTCOMES = {
     FinishReason.LENGTH: Outcome.LENGTH,
     FinishReason.CANCELLED: Outcome.CANCELLED,
 }
+
+
+def _num_tasks() -> float:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        # Outside an event loop there are none.
+        return 0
 
 
 class _WorkerMetrics(Collector):
