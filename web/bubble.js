@@ -103,7 +103,8 @@ export class AnswerBubble extends Bubble {
     if (message.problem) parts.push(note(message.problem.text, "note problem"))
     if (!isRunning(message) && message.text !== "") parts.push(button("Copy", "copy-answer"))
     const urgent = message.problem?.retry === true
-    if (canRetry) parts.push(button(urgent ? "Retry" : "Try again", "retry", urgent))
+    if (canRetry && message.problem?.kind === "context") parts.push(button("Start a new chat", "new-chat", true))
+    else if (canRetry) parts.push(button(urgent ? "Retry" : "Try again", "retry", urgent))
     const same = parts.length === this.#foot.childNodes.length
       && parts.every((part, i) => part.isEqualNode(this.#foot.childNodes[i]))
     // Untouched while nothing changes, so that focus stays on its buttons.

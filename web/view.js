@@ -146,6 +146,7 @@ export class View {
     const bubble = button.closest(".bubble")
     if (button.dataset.copy === "code") copy(button, button.closest(".codeblock").querySelector("code").textContent)
     else if (button.dataset.action === "copy-answer") copy(button, this.#textOf(bubble))
+    else if (button.dataset.action === "new-chat") this.#newChat()
     else if (button.dataset.action === "retry") {
       this.#chat.retry()
       this.#follower.toFoot()

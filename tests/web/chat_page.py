@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from playwright.sync_api import Locator, Page, expect
@@ -50,11 +51,10 @@ class ChatPage:
 
     def until(self, true: Callable[[], bool], timeout_ms: int = 10_000) -> None:
         """Wait, with the browser's events running."""
-        waited = 0
+        deadline = time.monotonic() + timeout_ms / 1000
         while not true():
-            assert waited < timeout_ms, "it did not come true"
+            assert time.monotonic() < deadline, f"it did not come true; {self.complaints}"
             self.page.wait_for_timeout(10)
-            waited += 10
 
     def check_clean(self) -> None:
         left = [c for c in self.complaints if not any(part in c for part in self.allowed)]

@@ -19,7 +19,8 @@ RICH = (
 LIVE = """() => {
   window.spoken = []
   const live = (node) => {
-    const region = node.parentElement?.closest("[aria-live], [role=status], [role=alert], [role=log]")
+    const regions = "[aria-live], [role=status], [role=alert], [role=log]"
+    const region = node.parentElement?.closest(regions)
     return region && region.getAttribute("aria-live") !== "off" ? region : null
   }
   new MutationObserver((records) => {

@@ -26,7 +26,8 @@ def test_answer_types_itself_and_trails_by_a_bounded_lag(chat: ChatPage) -> None
           new MutationObserver(() => {
             const body = document.querySelector(".assistant .body")
             if (body) window.lengths.push(body.textContent.length)
-          }).observe(document.getElementById("log"), {subtree: true, childList: true, characterData: true})
+          }).observe(document.getElementById("log"),
+            {subtree: true, childList: true, characterData: true})
         }"""
     )
     chat.ask()
@@ -129,7 +130,8 @@ def test_copy_gives_the_source_text(chat: ChatPage) -> None:
 
 def test_the_page_is_small_and_local(chat: ChatPage) -> None:
     sizes = chat.page.evaluate(
-        """() => performance.getEntriesByType("resource").concat(performance.getEntriesByType("navigation"))
+        """() => ["resource", "navigation"]
+              .flatMap((type) => performance.getEntriesByType(type))
               .map((entry) => [entry.name, entry.decodedBodySize])"""
     )
     assert all(name.startswith(chat.server.url) for name, _ in sizes)

@@ -155,7 +155,7 @@ def test_the_network_coming_back_reconnects_at_once(chat: ChatPage) -> None:
     chat.server.refuse_sockets = False
     before = len(chat.server.handshakes)
     chat.page.evaluate("dispatchEvent(new Event('online'))")
-    chat.until(lambda: chat.server.sockets == 1, timeout_ms=400)
+    chat.until(lambda: chat.server.sockets == 1, timeout_ms=2500)
     assert len(chat.server.handshakes) == before + 1
 
 
@@ -210,6 +210,22 @@ def test_a_refused_turn_says_why(
     chat.idle()
     (session,) = chat.server.sessions.values()
     assert [item["role"] for item in session.items] == ["user", "assistant"]
+
+
+def test_a_full_conversation_offers_a_new_one(chat: ChatPage) -> None:
+    chat.ask_and_wait("long talk")
+    chat.server.script.refuse = {
+        "type": "invalid_request_error",
+        "code": "context_length_exceeded",
+    }
+    chat.ask("and more")
+    expect(chat.answers.last).to_contain_text("no longer fits")
+    chat.server.script.refuse = None
+    chat.page.get_by_role("button", name="Start a new chat").click()
+    expect(chat.users).to_have_count(0)
+    expect(chat.input).to_be_focused()
+    chat.ask_and_wait("fresh")
+    expect(chat.users).to_have_text(["fresh"])
 
 
 def test_a_failed_answer_keeps_its_text_and_can_be_retried(chat: ChatPage) -> None:

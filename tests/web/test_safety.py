@@ -15,15 +15,19 @@ WATCH = """() => {
 
 # Elements and attributes that may be in the log, and where a link may go.
 FOREIGN_NODES = """() => {
-  const tags = new Set(("article div p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong s code a " +
+  const tags = new Set((
+    "article div p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong s code a " +
     "span table thead tbody tr th td pre button").split(" "))
-  const attributes = new Set("class dir href rel target start tabindex role aria-label aria-busy type data-copy data-action".split(" "))
+  const attributes = new Set((
+    "class dir href rel target start tabindex role aria-label aria-busy type " +
+    "data-copy data-action").split(" "))
   const bad = []
-  for (const element of document.querySelectorAll("#log *")) {
-    if (!tags.has(element.localName)) bad.push(element.outerHTML)
-    for (const { name } of element.attributes) if (!attributes.has(name)) bad.push(element.outerHTML)
-    if (element.href && !/^(https?|mailto):/.test(element.href)) bad.push(element.outerHTML)
-    if (element.localName === "a" && element.rel !== "noopener noreferrer nofollow") bad.push(element.outerHTML)
+  for (const node of document.querySelectorAll("#log *")) {
+    if (!tags.has(node.localName)) bad.push(node.outerHTML)
+    for (const { name } of node.attributes) if (!attributes.has(name)) bad.push(node.outerHTML)
+    if (node.localName !== "a") continue
+    if (!/^(https?|mailto):/.test(node.href)) bad.push(node.outerHTML)
+    if (node.rel !== "noopener noreferrer nofollow") bad.push(node.outerHTML)
   }
   return bad
 }"""

@@ -63,7 +63,8 @@ def test_graphemes_appear_whole(chat: ChatPage) -> None:
 
 def test_markdown_is_shown(chat: ChatPage) -> None:
     chat.server.script.chunks = [
-        "# Title\n\nSome **bold** and `code`.\n\n1. one\n2. two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
+        "# Title\n\nSome **bold** and `code`.\n\n1. one\n2. two\n",
+        "\n| a | b |\n|---|---|\n| 1 | 2 |\n",
         "\n```python\nprint(1)  # one\n```\n\n> quoted\n",
     ]
     chat.ask_and_wait()
