@@ -259,7 +259,7 @@ class Engine:
             output = self._run(plan, events)
             finished = self._clock()
             if output is not None:
-                self.scheduler.costs.record(plan.num_tokens, (finished - scheduled) * 1000)
+                self.scheduler.record_cost(plan, (finished - scheduled) * 1000)
                 self._take_output(plan, output, finished, events)
                 times = output.times
                 self.totals.record_step(
@@ -284,6 +284,8 @@ class Engine:
         counters = self.totals.counters()
         counters["repartee_engine_suspensions_total"] = scheduler.counts.suspensions
         counters["repartee_engine_cached_tokens_total"] = scheduler.counts.cached_tokens
+        counters["repartee_engine_drafted_tokens_total"] = scheduler.speculation.num_drafted
+        counters["repartee_engine_accepted_tokens_total"] = scheduler.speculation.num_accepted
         counters["repartee_engine_cached_blocks"] = scheduler.blocks.num_named
         return EngineStats(
             num_running=len(scheduler.running),
@@ -311,6 +313,10 @@ class Engine:
     ) -> None:
         for item in plan.work:
             sampled = output.tokens.get(item.sequence.id, [])
+            if item.draft:
+                self.scheduler.speculation.record_outcome(
+                    item.sequence, item.draft, len(sampled) - 1
+                )
             reason = self._extend(item, sampled, now)
             if isinstance(reason, ReparteeError):
                 events += self._fail(item.sequence, reason, now)

@@ -14,6 +14,7 @@ from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.contract import Tier
 from engine.sequence import Sequence, Status
+from engine.speculation import Speculation
 from engine.step import StepPlan, Work
 from engine.step_costs import StepCosts
 
@@ -49,6 +50,7 @@ class Scheduler:
         self._ageing_s = config.ageing_ms / 1000
         self.blocks = BlockManager(config.num_blocks, config.block_size)
         self.costs = StepCosts()
+        self.speculation = Speculation(config)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.counts = SchedulerCounts()
@@ -79,9 +81,19 @@ class Scheduler:
             self._admit(now)
         decodes = [seq for seq in self.running if seq.num_uncomputed == 1]
         prefills = [seq for seq in self.running if seq.num_uncomputed > 1]
-        work = [self._decode(seq, alone=not prefills) for seq in decodes]
+        # Prompts come before guesses: someone waits for a first token.
+        drafts = {} if prefills else self.speculation.drafts(decodes)
+        num_steps = 1 if prefills or drafts else self._max_decode_steps
+        work = [self._decode(seq, drafts.get(seq.id, ()), num_steps) for seq in decodes]
         work += self._prefill(prefills, sum(1 + len(item.draft) for item in work))
         return StepPlan(tuple(work))
+
+    def record_cost(self, plan: StepPlan, elapsed_ms: float) -> None:
+        """Note how long a plan took."""
+        num_steps = max(item.num_decode_steps for item in plan.work)
+        self.costs.record(plan.num_tokens, elapsed_ms / num_steps)
+        if all(item.samples and item.num_tokens == 1 for item in plan.work):
+            self.speculation.record_cost(plan.num_tokens, elapsed_ms / num_steps)
 
     def computed(self, seq: Sequence, num_computed: int) -> None:
         """Note that the KV of the first `num_computed` tokens is in place."""
@@ -217,16 +229,17 @@ class Scheduler:
 
     # Shares of the step.
 
-    def _decode(self, seq: Sequence, alone: bool) -> Work:
-        """One token, or several back to back where only decodes run and blocks abound."""
-        num_steps = min(self._max_decode_steps, seq.num_remaining) if alone else 1
-        if num_steps > 1 and not self._reserve_ahead(seq, num_steps - 1):
-            num_steps = 1
+    def _decode(self, seq: Sequence, draft: tuple[int, ...], num_steps: int) -> Work:
+        """One token, with a guess or further steps behind it where blocks abound."""
+        num_steps = min(num_steps, seq.num_remaining)
+        if not self._reserve_ahead(seq, len(draft) + num_steps - 1):
+            draft, num_steps = (), 1
         return Work(
             sequence=seq,
             start=seq.num_computed,
             num_tokens=1,
             samples=True,
+            draft=draft,
             num_decode_steps=num_steps,
         )
 

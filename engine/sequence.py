@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.contract import GenerateRequest, SamplingParams, Tier, Usage
+from engine.ngrams import MIN_MATCH, NgramIndex
 from engine.text_stream import TextStream
 
 
@@ -16,6 +17,25 @@ class Status(StrEnum):
 
 
 TIER_RANKS = {Tier.VIP: 0, Tier.STANDARD: 1, Tier.BATCH: 2}
+
+
+@dataclass(slots=True)
+class Drafting:
+    """One sequence's guessing.
+
+    Attributes:
+        index: Where its n-grams are.
+        rate: Moving share of its guessed tokens that stood.
+        last_match: Length of the agreement behind its last guess.
+        num_drafted: Tokens guessed.
+        num_accepted: Of these, how many stood.
+    """
+
+    index: NgramIndex = field(default_factory=NgramIndex)
+    rate: float = 0.5
+    last_match: int = MIN_MATCH
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +64,7 @@ class Sequence:
         num_suspensions: How often it was suspended.
         cached_tokens: Prompt tokens found in the prefix cache at first admission.
         next_seq: seq of its next event.
+        drafting: Its guesses, where speculation is on.
     """
 
     id: int
@@ -67,6 +88,7 @@ class Sequence:
     num_suspensions: int = 0
     cached_tokens: int | None = None
     next_seq: int = 0
+    drafting: Drafting | None = None
 
     @property
     def request_id(self) -> str:

@@ -6,6 +6,7 @@ to read KV that isn't what it should be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +44,12 @@ class Story:
     cancel_at: int | None = None
 
 
-def whole_answer(bench: Bench, ask: Ask) -> tuple[str, FinishReason]:
+def next_token(tokens: Sequence[int], seed: int, memory: int) -> int:
+    """The fake model; one of little memory repeats itself, so that guesses come true."""
+    return hashed_token(tokens[-memory:], seed, EOS_EVERY)
+
+
+def whole_answer(bench: Bench, ask: Ask, memory: int) -> tuple[str, FinishReason]:
     """Text and end of an answer that nobody disturbs, worked out without an engine."""
     tokens = encode_chat(bench.request("x", ask.text).messages)
     start = len(tokens)
@@ -51,7 +57,7 @@ def whole_answer(bench: Bench, ask: Ask) -> tuple[str, FinishReason]:
     if ask.max_tokens is not None:
         limit = min(limit, start + ask.max_tokens)
     while len(tokens) < limit:
-        token = hashed_token(tokens, ask.seed, EOS_EVERY)
+        token = next_token(tokens, ask.seed, memory)
         if token == EOS_ID:
             return bytes(tokens[start:]).decode(), FinishReason.STOP
         tokens.append(token)
@@ -62,7 +68,7 @@ def whole_answer(bench: Bench, ask: Ask) -> tuple[str, FinishReason]:
     return bytes(tokens[start:]).decode(), FinishReason.LENGTH
 
 
-def check_story(bench: Bench, story: Story, faulty: bool) -> None:
+def check_story(bench: Bench, story: Story, memory: int, faulty: bool) -> None:
     events = story.events
     assert isinstance(events[0], Accepted)
     assert [event.seq for event in events] == list(range(len(events)))
@@ -72,7 +78,7 @@ def check_story(bench: Bench, story: Story, faulty: bool) -> None:
     end = events[-1]
     assert sum(delta.num_tokens for delta in deltas) == end.usage.completion_tokens == len(text)
     assert end.usage.cached_tokens < end.usage.prompt_tokens == events[0].prompt_tokens
-    expected, reason = whole_answer(bench, story.ask)
+    expected, reason = whole_answer(bench, story.ask, memory)
     if isinstance(end, Failed):
         assert faulty or story.ask.deadline_s < 1000
         # A stop string's beginning is text as long as the stop didn't come.
@@ -113,6 +119,8 @@ _configs = st.fixed_dictionaries(
         "max_suspensions": st.integers(0, 3),
         "flush_ms": st.sampled_from([0.0, 100.0]),
         "prefix_cache": st.booleans(),
+        "speculation": st.sampled_from(["off", "ngram", "auto"]),
+        "max_draft_tokens": st.sampled_from([2, 8]),
     }
 )
 
@@ -122,16 +130,24 @@ _configs = st.fixed_dictionaries(
     asks=st.lists(_asks, min_size=1, max_size=12),
     config=_configs,
     max_decode_steps=st.sampled_from([1, 4]),
+    memory=st.sampled_from([1, 2, 1000]),
     fault_at=st.one_of(st.none(), st.none(), st.integers(0, 30)),
 )
 def test_every_request_ends_once_with_the_right_text(
-    asks: list[Ask], config: dict[str, Any], max_decode_steps: int, fault_at: int | None
+    asks: list[Ask],
+    config: dict[str, Any],
+    max_decode_steps: int,
+    memory: int,
+    fault_at: int | None,
 ) -> None:
     num_blocks = config.pop("num_kv_tokens") // config["block_size"]
     bench = Bench(
         window=WINDOW,
         num_blocks=num_blocks,
-        runner={"eos_every": EOS_EVERY, "max_decode_steps": max_decode_steps},
+        runner={
+            "next_token": lambda tokens, seed: next_token(tokens, seed, memory),
+            "max_decode_steps": max_decode_steps,
+        },
         **config,
     )
     limit = bench.engine.max_sequence_tokens
@@ -169,7 +185,7 @@ def test_every_request_ends_once_with_the_right_text(
             stories[event.request_id].events.append(event)
         num_steps += 1
     for story in stories.values():
-        check_story(bench, story, fault_at is not None)
+        check_story(bench, story, memory, fault_at is not None)
     stats = bench.engine.stats()
     assert (stats.num_running, stats.num_waiting, stats.used_blocks) == (0, 0, 0)
     assert not bench.engine.sequences
