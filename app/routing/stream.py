@@ -16,8 +16,9 @@ from dataclasses import replace
 from engine.contract import Cursor, Delta, Event, Failed, Finished
 
 # Pending events above which neighbouring deltas are merged: a listener that doesn't
-# read costs the text of its answer and little more.
-MERGE_ABOVE = 64
+# read costs the text of its answer and little more. A whole answer in chunks of four
+# tokens stays below it, so that who resumes one finds every place in it.
+MERGE_ABOVE = 2048
 
 
 class ResponseStream:

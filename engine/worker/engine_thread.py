@@ -22,6 +22,14 @@ logger = logging.getLogger(__name__)
 # How long an idle thread sleeps at most; each wake-up proves that it's alive.
 IDLE_PASS_S = 0.25
 
+# An engine that waits for something gives empty steps; after some of them, sleep a little.
+MAX_EMPTY_STEPS = 16
+EMPTY_STEP_S = 0.0001
+EMPTY_WAIT_S = 0.001
+
+# How old the statistics of a busy engine may be.
+STATS_S = 0.05
+
 # Steps that raise one after the other before the process gives up on its engine.
 MAX_STEP_FAULTS = 3
 
@@ -90,6 +98,8 @@ class EngineThread:
         self._live: set[str] = set()
         self._num_faults = 0
         self._num_steps = 0
+        self._num_empty_steps = 0
+        self._stats_at = 0.0
         self._last_step_at = time.time()
         self._stats = engine.stats()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,25 +154,15 @@ class EngineThread:
 
     def _run(self) -> None:
         while True:
-            with self._condition:
-                if not self._commands and not self._stopping and not self._can_step():
-                    self._condition.wait(IDLE_PASS_S)
-                if self._stopping:
-                    return
-                commands, self._commands = self._commands, []
+            commands = self._take_commands()
+            if commands is None:
+                return
             events: list[Event] = []
             for kind, request_id, prepared in commands:
                 events += self._apply(kind, request_id, prepared)
             if self._can_step():
-                try:
-                    events += self._engine.step()
-                except Exception as error:
-                    self._step_failed(error)
-                else:
-                    self._num_faults = 0
-                    self._num_steps += 1
-            self._stats = self._engine.stats()
-            self._last_step_at = time.time()
+                events += self._step()
+            self._note_progress()
             if events:
                 self._live.difference_update(
                     event.request_id for event in events if isinstance(event, Finished | Failed)
@@ -171,6 +171,39 @@ class EngineThread:
             if self._num_faults >= MAX_STEP_FAULTS:
                 self._tell(self._on_dead)
                 return
+
+    def _take_commands(self) -> list[tuple[str, str, Any]] | None:
+        """What has come in, after a sleep if there is nothing to do; None to end."""
+        with self._condition:
+            if not self._commands and not self._stopping:
+                if not self._can_step():
+                    self._condition.wait(IDLE_PASS_S)
+                elif self._num_empty_steps > MAX_EMPTY_STEPS:
+                    self._condition.wait(EMPTY_WAIT_S)
+            if self._stopping:
+                return None
+            commands, self._commands = self._commands, []
+            return commands
+
+    def _step(self) -> list[Event]:
+        started_at = time.monotonic()
+        try:
+            events = self._engine.step()
+        except Exception as error:
+            self._step_failed(error)
+            return []
+        self._num_faults = 0
+        self._num_steps += 1
+        empty = not events and time.monotonic() - started_at < EMPTY_STEP_S
+        self._num_empty_steps = self._num_empty_steps + 1 if empty else 0
+        return events
+
+    def _note_progress(self) -> None:
+        now = time.time()
+        if now - self._stats_at > STATS_S or not self._engine.has_work():
+            self._stats = self._engine.stats()
+            self._stats_at = now
+        self._last_step_at = now
 
     def _can_step(self) -> bool:
         return not self._paused and self._engine.has_work()

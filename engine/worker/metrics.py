@@ -29,4 +29,18 @@ HELP: Mapping[str, str] = {
     "repartee_kv_blocks": "KV blocks in all.",
     "repartee_decode_tokens_per_second": "Moving average over all sequences.",
     "repartee_unsent_bytes": "Bytes of events not yet written to Redis.",
+    "repartee_worker_asyncio_tasks": "Tasks of the worker's event loop.",
 }
+
+OUTCOMES = ("stop", "length", "cancelled", "failed", "lost")
+
+
+def outcome_name(outcome: str) -> str:
+    """The counter of one outcome."""
+    return f'repartee_responses_total{{outcome="{outcome}"}}'
+
+
+def zeros() -> dict[str, float]:
+    """Every metric at 0, so that a rate can be taken from the first event on."""
+    plain = {name: 0.0 for name in HELP if name != "repartee_responses_total"}
+    return {**plain, **{outcome_name(outcome): 0.0 for outcome in OUTCOMES}}

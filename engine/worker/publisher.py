@@ -22,6 +22,7 @@ import orjson
 from redis.exceptions import ResponseError
 
 from engine.contract import Event, Failed, Finished, ReparteeError, keys
+from engine.worker.metrics import outcome_name
 from engine.worker.redis_client import RedisDownError, RedisLine, Value
 
 logger = logging.getLogger(__name__)
@@ -181,7 +182,7 @@ class Publisher:
         route.ended_at = time.monotonic()
         self._ended[route.request_id] = route
         outcome = event.reason.value if isinstance(event, Finished) else "failed"
-        self.counters[f'repartee_responses_total{{outcome="{outcome}"}}'] += 1
+        self.counters[outcome_name(outcome)] += 1
         if event.usage is not None:
             self.counters["repartee_prompt_tokens_total"] += event.usage.prompt_tokens
             self.counters["repartee_completion_tokens_total"] += event.usage.completion_tokens
@@ -341,7 +342,7 @@ class Publisher:
         if not self._dirty:
             self._settled.set()
         if was_live:
-            self.counters['repartee_responses_total{outcome="lost"}'] += 1
+            self.counters[outcome_name("lost")] += 1
             self._on_lost(route.request_id)
 
     def _watch_size(self) -> None:

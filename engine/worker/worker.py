@@ -29,6 +29,7 @@ from engine.contract import (
     Usage,
     WorkerState,
 )
+from engine.worker import metrics
 from engine.worker.engine_thread import Engine, EngineThread
 from engine.worker.heartbeat import Heartbeat
 from engine.worker.inbox import Inbox
@@ -42,6 +43,9 @@ MAX_PREPARING = 1024
 
 # Two, so that one huge prompt doesn't hold up everybody else's.
 PREPARE_THREADS = 2
+
+# The engine ends what is past its deadline; past this as well, the worker does.
+DEADLINE_GRACE_S = 1.0
 
 # How long the last events may take to reach Redis once nothing runs any more.
 SETTLE_S = 3.0
@@ -120,6 +124,7 @@ class Worker:
     def _metrics(self) -> dict[str, float]:
         stats = self._thread.stats
         return {
+            **metrics.zeros(),
             **self._publisher.counters,
             **self._counters,
             **stats.counters,
@@ -132,6 +137,7 @@ class Worker:
             "repartee_kv_blocks": stats.num_blocks,
             "repartee_decode_tokens_per_second": stats.decode_tokens_per_s,
             "repartee_unsent_bytes": self._publisher.num_unsent_bytes,
+            "repartee_worker_asyncio_tasks": len(asyncio.all_tasks()),
         }
 
     async def run(self) -> int:
@@ -306,7 +312,7 @@ class Worker:
         self._publisher.forget_ended()
         now = time.time()
         for request_id, deadline_at in list(self._deadlines.items()):
-            if deadline_at <= now:
+            if deadline_at + DEADLINE_GRACE_S <= now:
                 del self._deadlines[request_id]
                 self._publisher.fail(request_id, DeadlineExceeded("The request's deadline passed."))
                 self._thread.cancel(request_id)
