@@ -58,7 +58,10 @@ export class AnswerBubble extends Bubble {
     super(message, "Repartee")
     this.#options = options
     this.#markdown = new MarkdownView(this.body)
-    this.#typewriter = new Typewriter({ show: (text) => this.#show(text), instant: options.instant })
+    this.#typewriter = new Typewriter({
+      show: (text) => this.#show(text),
+      instant: options.instant,
+    })
     this.#foot = document.createElement("div")
     this.#foot.className = "foot"
     this.element.append(this.#foot)
@@ -103,10 +106,12 @@ export class AnswerBubble extends Bubble {
     if (message.problem) parts.push(note(message.problem.text, "note problem"))
     if (!isRunning(message) && message.text !== "") parts.push(button("Copy", "copy-answer"))
     const urgent = message.problem?.retry === true
-    if (canRetry && message.problem?.kind === "context") parts.push(button("Start a new chat", "new-chat", true))
+    if (canRetry && message.problem?.kind === "context")
+      parts.push(button("Start a new chat", "new-chat", true))
     else if (canRetry) parts.push(button(urgent ? "Retry" : "Try again", "retry", urgent))
-    const same = parts.length === this.#foot.childNodes.length
-      && parts.every((part, i) => part.isEqualNode(this.#foot.childNodes[i]))
+    const same =
+      parts.length === this.#foot.childNodes.length &&
+      parts.every((part, i) => part.isEqualNode(this.#foot.childNodes[i]))
     // Untouched while nothing changes, so that focus stays on its buttons.
     if (!same) this.#foot.replaceChildren(...parts)
   }

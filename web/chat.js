@@ -47,7 +47,10 @@ export class Chat {
   constructor(options) {
     this.#options = options
     this.#restoring = options.memory.sessionId !== null
-    const conversation = { ...conversations.emptyConversation(), sessionId: options.memory.sessionId }
+    const conversation = {
+      ...conversations.emptyConversation(),
+      sessionId: options.memory.sessionId,
+    }
     this.store = createStore(
       /** @type {ChatState} */ ({
         conversation: this.#withRemembered(conversation),
@@ -95,7 +98,8 @@ export class Chat {
   retry() {
     if (this.isBusy) return
     const old = this.#conversation.messages.at(-1)
-    if (old?.role === "assistant" && old.itemId) this.#connection.send(protocol.itemDelete(old.itemId))
+    if (old?.role === "assistant" && old.itemId)
+      this.#connection.send(protocol.itemDelete(old.itemId))
     this.#setConversation(conversations.askAgain(this.#conversation))
     this.#sendPending()
   }
@@ -104,7 +108,11 @@ export class Chat {
   stop() {
     const answer = conversations.activeAnswer(this.#conversation)
     if (!answer) return
-    if (this.#stage === "ready" && this.#connection.send(protocol.responseCancel(answer.responseId))) return
+    if (
+      this.#stage === "ready" &&
+      this.#connection.send(protocol.responseCancel(answer.responseId))
+    )
+      return
     this.#stopWhenBack = true
     this.#setConversation(conversations.endAnswer(this.#conversation, "stopped"))
   }
@@ -161,7 +169,8 @@ export class Chat {
 
   #onEvent(event) {
     if (event.type === "session.created") return this.#onSession(event)
-    if (event.type === "error" && this.#stage === "opening") return this.#onRefusal(event.error ?? {})
+    if (event.type === "error" && this.#stage === "opening")
+      return this.#onRefusal(event.error ?? {})
     this.#setConversation(conversations.reduce(this.#conversation, event))
     if (this.#stage === "settling" && protocol.isReplyToQuiet(event)) this.#settled()
   }
@@ -190,7 +199,8 @@ export class Chat {
     const { pending, messages } = this.#conversation
     const goesOn = pending !== null && !pending.itemStored && messages.length === 2
     const fresh = conversations.emptyConversation()
-    if (this.#restoring || (messages.length > 0 && !goesOn)) this.store.set({ notice: SESSION_GONE })
+    if (this.#restoring || (messages.length > 0 && !goesOn))
+      this.store.set({ notice: SESSION_GONE })
     this.#restoring = false
     this.#setConversation(goesOn ? conversations.appendPending(fresh, pending) : fresh)
   }

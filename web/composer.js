@@ -94,7 +94,8 @@ export class Composer {
   /** Before a large paste is laid out for the first time. */
   #setDirection(event) {
     const pasted = event.data ?? event.dataTransfer?.getData("text/plain") ?? ""
-    if (pasted.length > LONG_TEXT) this.#input.dir = directionOf(this.#input.value.slice(0, LONG_TEXT) + pasted)
+    if (pasted.length > LONG_TEXT)
+      this.#input.dir = directionOf(this.#input.value.slice(0, LONG_TEXT) + pasted)
   }
 
   #warnIfTooLong(text) {
@@ -124,7 +125,9 @@ function tooLongText(bytes) {
 function directionOf(text) {
   if (text.length <= LONG_TEXT) return "auto"
   const [letter] = /\p{L}/u.exec(text) ?? [""]
-  return /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(letter)
+  return /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(
+    letter,
+  )
     ? "rtl"
     : "ltr"
 }

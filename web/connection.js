@@ -57,7 +57,11 @@ export class Connection {
 
   /** @param {ConnectionOptions} options */
   constructor(options) {
-    this.#options = { ...options, WebSocket: options.WebSocket ?? WebSocket, random: options.random ?? Math.random }
+    this.#options = {
+      ...options,
+      WebSocket: options.WebSocket ?? WebSocket,
+      random: options.random ?? Math.random,
+    }
   }
 
   get state() {

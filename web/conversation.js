@@ -102,9 +102,12 @@ export function appendPending(conversation, pending, userKey = pending.itemId) {
   const user = {
     ...message("user", userKey, pending.text),
     itemId: pending.itemId,
-    status: /** @type {const} */ (pending.itemStored ? "done" : "sending"),
+    status: /** @type {Message["status"]} */ (pending.itemStored ? "done" : "sending"),
   }
-  const answer = { ...message("assistant", pending.responseEventId, ""), status: /** @type {const} */ ("waiting") }
+  const answer = {
+    ...message("assistant", pending.responseEventId, ""),
+    status: /** @type {const} */ ("waiting"),
+  }
   return { ...conversation, messages: [...messages, user, answer], pending }
 }
 
@@ -118,7 +121,9 @@ export function appendPending(conversation, pending, userKey = pending.itemId) {
 export function endAnswer(conversation, status, problem = null) {
   const messages = conversation.messages.map((entry) => {
     if (isRunning(entry)) return { ...entry, status, problem }
-    return entry.status === "sending" ? { ...entry, status: /** @type {const} */ ("failed") } : entry
+    return entry.status === "sending"
+      ? { ...entry, status: /** @type {const} */ ("failed") }
+      : entry
   })
   return { ...conversation, messages, pending: null }
 }
@@ -166,7 +171,16 @@ export function reduce(conversation, event) {
 
 /** @returns {Message} */
 function message(role, key, text) {
-  return { key, itemId: null, responseId: null, role, text, status: "done", cursor: null, problem: null }
+  return {
+    key,
+    itemId: null,
+    responseId: null,
+    role,
+    text,
+    status: "done",
+    cursor: null,
+    problem: null,
+  }
 }
 
 function storeItem(conversation, item) {
@@ -177,9 +191,10 @@ function storeItem(conversation, item) {
         entry.itemId === item.id ? { ...entry, status: /** @type {const} */ ("done") } : entry,
       )
     : [...conversation.messages, messageFromItem(item, null)]
-  const pending = conversation.pending?.itemId === item.id
-    ? { ...conversation.pending, itemStored: true }
-    : conversation.pending
+  const pending =
+    conversation.pending?.itemId === item.id
+      ? { ...conversation.pending, itemStored: true }
+      : conversation.pending
   return { ...conversation, messages, pending }
 }
 
@@ -223,7 +238,10 @@ function outcome(response) {
     case "incomplete":
       return { status: /** @type {const} */ ("cut"), problem: cutProblem() }
     default:
-      return { status: /** @type {const} */ ("failed"), problem: problemFromError(details.error ?? {}) }
+      return {
+        status: /** @type {const} */ ("failed"),
+        problem: problemFromError(details.error ?? {}),
+      }
   }
 }
 
@@ -243,7 +261,13 @@ function applyError(conversation, error) {
 
 function openSession(conversation, event) {
   const { id, model } = event.session
-  const next = { ...conversation, sessionId: id, model: model ?? conversation.model, arriving: [], problem: null }
+  const next = {
+    ...conversation,
+    sessionId: id,
+    model: model ?? conversation.model,
+    arriving: [],
+    problem: null,
+  }
   return receiveItems(next, event)
 }
 
@@ -286,7 +310,9 @@ function keepLocal(next, before) {
   }
   if (pending) {
     const answered = last.itemId !== pending.itemId
-    return answered ? { ...next, pending: null } : withTurn(next, { ...pending, itemStored: true }, before)
+    return answered
+      ? { ...next, pending: null }
+      : withTurn(next, { ...pending, itemStored: true }, before)
   }
   if (last?.role !== "user") return next
   const ours = before.messages.at(-1)
@@ -321,12 +347,22 @@ function unanswered(user) {
 }
 
 /** The answer goes on, from the server's snapshot unless ours is further on. */
-function resumeAnswer(conversation, { response, item_id: itemId, text, "repartee.cursor": cursor }) {
-  const known = conversation.messages.find((entry) => entry.responseId === response.id)
-    ?? conversation.messages.findLast((entry) => entry.role === "assistant" && entry.itemId === null)
+function resumeAnswer(
+  conversation,
+  { response, item_id: itemId, text, "repartee.cursor": cursor },
+) {
+  const known =
+    conversation.messages.find((entry) => entry.responseId === response.id) ??
+    conversation.messages.findLast((entry) => entry.role === "assistant" && entry.itemId === null)
   const ahead = known?.cursor && !isAfter(cursor, known.cursor)
   const change = typeof text !== "string" || ahead ? {} : { text, cursor }
-  const answer = { ...(known ?? message("assistant", response.id, "")), itemId, responseId: response.id, problem: null, ...change }
+  const answer = {
+    ...(known ?? message("assistant", response.id, "")),
+    itemId,
+    responseId: response.id,
+    problem: null,
+    ...change,
+  }
   answer.status = answer.text ? "streaming" : "waiting"
   const messages = [...conversation.messages.filter((entry) => entry !== known), answer]
   return { ...conversation, messages, pending: null, doubtful: null }

@@ -5,28 +5,48 @@
  */
 
 const WORDS = new Set(
-  ("abstract and as assert async await begin bool boolean break byte case catch char class const " +
+  (
+    "abstract and as assert async await begin bool boolean break byte case catch char class const " +
     "continue def default defer del do double elif else elsif end enum except export extends " +
     "extern final finally float fn for foreach from func function global go goto if impl " +
     "implements import in include instanceof int interface is lambda let local long loop match " +
     "mod module mut namespace new nil none not null of or override package pass private " +
     "protected pub public raise ref return select self short signed sizeof static string struct " +
     "super switch then this throw throws trait true false try type typedef typeof union unless " +
-    "unsafe unsigned until use using var virtual void where while with yield").split(" "),
+    "unsafe unsigned until use using var virtual void where while with yield"
+  ).split(" "),
 )
 const SQL_WORDS = new Set(
-  ("add all alter and as asc between by case create delete desc distinct drop else end exists from " +
+  (
+    "add all alter and as asc between by case create delete desc distinct drop else end exists from " +
     "group having in index inner insert into is join key left like limit not null offset on or " +
     "order outer primary references right select set table then union update values view when " +
-    "where with").split(" "),
+    "where with"
+  ).split(" "),
 )
-const HASH_COMMENTS = new Set("bash dockerfile ini make makefile perl py python r rb ruby sh shell toml yaml yml zsh".split(" "))
+const HASH_COMMENTS = new Set(
+  "bash dockerfile ini make makefile perl py python r rb ruby sh shell toml yaml yml zsh".split(
+    " ",
+  ),
+)
 const DASH_COMMENTS = new Set("ada elm haskell hs lua sql".split(" "))
-const PLAIN = new Set(["", "text", "txt", "plain", "plaintext", "output", "console", "diff", "md", "markdown"])
+const PLAIN = new Set([
+  "",
+  "text",
+  "txt",
+  "plain",
+  "plaintext",
+  "output",
+  "console",
+  "diff",
+  "md",
+  "markdown",
+])
 
-const STRING = /"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*`?/
+const STRING =
+  /"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*`?/
 const NUMBER = /\b(?:0[xob][\da-f_]+|\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?)\b/
-const WORD = /[\p{L}_$][\p{L}\d_$]*/
+const WORD = /[\p{L}_$][\p{L}\d_$]*/u
 
 /**
  * @param {string} code
@@ -61,11 +81,15 @@ function commentPattern(name) {
   return "(?<!:)//[^\\n]*|/\\*[\\s\\S]*?(?:\\*/|$)"
 }
 
+/** @param {Record<string, string>} groups */
 function kindOf({ comment, string, number, word }, words, anyCase) {
   if (comment !== undefined) return "comment"
   if (string !== undefined) return "string"
   if (number !== undefined) return "number"
-  return words.has(anyCase ? word.toLowerCase() : word) || word === "None" || word === "True" || word === "False"
+  return words.has(anyCase ? word.toLowerCase() : word) ||
+    word === "None" ||
+    word === "True" ||
+    word === "False"
     ? "keyword"
     : null
 }

@@ -9,7 +9,18 @@
  * @typedef {string | Element} Node
  */
 
-const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—", ndash: "–" }
+const ENTITIES = {
+  amp: "&",
+  lt: "<",
+  gt: ">",
+  quot: '"',
+  apos: "'",
+  nbsp: "\u00a0",
+  copy: "©",
+  hellip: "…",
+  mdash: "—",
+  ndash: "–",
+}
 const SAFE_SCHEME = /^(https?:\/\/|mailto:)/i
 const MAX_DEPTH = 16
 
@@ -40,7 +51,7 @@ export function parseInline(text, open, depth = 0) {
   const parts = []
   const token = new RegExp(TOKEN)
   let at = 0
-  for (let match; (match = token.exec(text)); ) {
+  for (let match; (match = token.exec(text));) {
     const node = read(match, text, open, depth)
     if (node === null) continue
     if (match.index > at) parts.push(text.slice(at, match.index))
@@ -80,7 +91,8 @@ function readCode(text, ticks, end, open) {
 function readLink(text, bracket, start, open, depth) {
   const close = depth < MAX_DEPTH ? matchingBracket(text, start) : -1
   if (close < 0 || text[close + 1] !== "(") return { nodes: [bracket], end: start }
-  const target = /^\(\s*(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*))(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/
+  const target =
+    /^\(\s*(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*))(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/
   const match = target.exec(text.slice(close + 1))
   const label = text.slice(start, close)
   if (!match) {
@@ -115,7 +127,8 @@ function unescape(address) {
 /** Punctuation that ends the sentence is not part of a bare address. */
 function readBareAddress(bare, index) {
   let address = bare.replace(/[.,:;!?'*_~]+$/, "")
-  while (address.endsWith(")") && count(address, ")") > count(address, "(")) address = address.slice(0, -1)
+  while (address.endsWith(")") && count(address, ")") > count(address, "("))
+    address = address.slice(0, -1)
   return { nodes: [link(address, [address])], end: index + address.length }
 }
 
@@ -134,7 +147,11 @@ export function safeAddress(address) {
 }
 
 function link(href, children) {
-  return { tag: "a", attrs: { href, rel: "noopener noreferrer nofollow", target: "_blank" }, children }
+  return {
+    tag: "a",
+    attrs: { href, rel: "noopener noreferrer nofollow", target: "_blank" },
+    children,
+  }
 }
 
 function withoutLinks(nodes) {
@@ -159,8 +176,10 @@ class Run {
     const before = index > 0 ? text.slice(Math.max(0, index - 2), index).match(/.$/su)[0] : " "
     const end = index + marks.length
     const after = end < text.length ? String.fromCodePoint(text.codePointAt(end)) : " "
-    const left = !/\s/.test(after) && (!isPunctuation(after) || /\s/.test(before) || isPunctuation(before))
-    const right = !/\s/.test(before) && (!isPunctuation(before) || /\s/.test(after) || isPunctuation(after))
+    const left =
+      !/\s/.test(after) && (!isPunctuation(after) || /\s/.test(before) || isPunctuation(before))
+    const right =
+      !/\s/.test(before) && (!isPunctuation(before) || /\s/.test(after) || isPunctuation(after))
     const word = marks[0] === "_"
     this.mark = marks[0]
     this.length = marks.length
@@ -208,7 +227,9 @@ function close(run, out, openers) {
 function wrap(out, index, available) {
   const opener = out[index]
   const size = opener.mark === "~" ? 2 : Math.min(2, opener.length, available)
-  const children = out.splice(index + 1).map((part) => (part instanceof Run ? part.mark.repeat(part.length) : part))
+  const children = out
+    .splice(index + 1)
+    .map((part) => (part instanceof Run ? part.mark.repeat(part.length) : part))
   const tag = opener.mark === "~" ? "s" : size === 2 ? "strong" : "em"
   opener.length -= size
   if (opener.length <= 0) out.pop()

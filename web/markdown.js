@@ -120,7 +120,9 @@ class BlockReader {
     if (QUOTE.test(text) || this.#tableStarts()) return true
     const item = ITEM.exec(text)
     // A year or a price at the start of a line is not a list; one that starts at 1 is.
-    return item !== null && text.trim() !== item[2] && (!/^\d/.test(item[2]) || /^1[.)]$/.test(item[2]))
+    return (
+      item !== null && text.trim() !== item[2] && (!/^\d/.test(item[2]) || /^1[.)]$/.test(item[2]))
+    )
   }
 
   #quote() {
@@ -137,7 +139,13 @@ class BlockReader {
 
   #continuesParagraph(lines, text) {
     const last = lines.at(-1).text
-    return last.trim() !== "" && !this.#interrupts(text) && !ITEM.test(text) && !FENCE.test(last) && !HEADING.test(last)
+    return (
+      last.trim() !== "" &&
+      !this.#interrupts(text) &&
+      !ITEM.test(text) &&
+      !FENCE.test(last) &&
+      !HEADING.test(last)
+    )
   }
 
   #list(text) {
@@ -151,7 +159,8 @@ class BlockReader {
       if (!next || next[2].at(-1) !== kind || RULE.test(this.lines[this.at].text)) break
       const item = this.#item(next)
       items.push(item.lines)
-      const more = this.at < this.lines.length && ITEM.exec(this.lines[this.at].text)?.[2].at(-1) === kind
+      const more =
+        this.at < this.lines.length && ITEM.exec(this.lines[this.at].text)?.[2].at(-1) === kind
       loose ||= item.gap || (item.blankAfter && more)
     }
     const children = items.map((lines, i) => this.#listItem(lines, loose, i === items.length - 1))
@@ -189,7 +198,11 @@ class BlockReader {
     if (!loose) children = children.flatMap((node) => (node.tag === "p" ? node.children : [node]))
     if (!task) return { tag: "li", attrs: { dir: "auto" }, children }
     const done = task[1] !== " "
-    const box = { tag: "span", attrs: { class: done ? "task task-done" : "task" }, children: [done ? "☑ " : "☐ "] }
+    const box = {
+      tag: "span",
+      attrs: { class: done ? "task task-done" : "task" },
+      children: [done ? "☑ " : "☐ "],
+    }
     return { tag: "li", attrs: { dir: "auto", class: "task-item" }, children: [box, ...children] }
   }
 
@@ -201,8 +214,13 @@ class BlockReader {
   #tableStarts() {
     const head = this.lines[this.at]?.text
     const rule = this.lines[this.at + 1]?.text
-    return head !== undefined && rule !== undefined && head.includes("|") && TABLE_RULE.test(rule)
-      && cells(head).length === cells(rule).length
+    return (
+      head !== undefined &&
+      rule !== undefined &&
+      head.includes("|") &&
+      TABLE_RULE.test(rule) &&
+      cells(head).length === cells(rule).length
+    )
   }
 
   #table() {
@@ -222,19 +240,31 @@ class BlockReader {
     })
     const body = { tag: "tbody", children: rows.map((texts) => row("td", texts)) }
     const table = { tag: "table", children: [{ tag: "thead", children: [row("th", head)] }, body] }
-    return { tag: "div", attrs: { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, children: [table] }
+    return {
+      tag: "div",
+      attrs: { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
+      children: [table],
+    }
   }
 }
 
 function cell(tag, text, side) {
-  return { tag, attrs: { dir: "auto", ...(side ? { class: side } : {}) }, children: parseInline(text, false) }
+  return {
+    tag,
+    attrs: { dir: "auto", ...(side ? { class: side } : {}) },
+    children: parseInline(text, false),
+  }
 }
 
 /** Cells of a row; a pipe that is escaped or in code is text. */
 function cells(line) {
-  const row = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "")
-  return (row.match(/(?:^|\|)(?:\\.|`[^`]*`|[^|\\`]|[\\`])*/g) ?? [])
-    .map((part, i) => (i === 0 ? part : part.slice(1)).trim().replace(/\\\|/g, "|"))
+  const row = line
+    .trim()
+    .replace(/^\|/, "")
+    .replace(/(?<!\\)\|$/, "")
+  return (row.match(/(?:^|\|)(?:\\.|`[^`]*`|[^|\\`]|[\\`])*/g) ?? []).map((part, i) =>
+    (i === 0 ? part : part.slice(1)).trim().replace(/\\\|/g, "|"),
+  )
 }
 
 function alignment(rule) {

@@ -26,7 +26,12 @@ export function problemFromError(error) {
     case "rate_limit_exceeded":
       return { kind: "busy", text: `The server is busy. ${waitText(waitMs)}`, retry: true, waitMs }
     case "unavailable":
-      return { kind: "busy", text: `No model is ready to answer right now. ${waitText(waitMs)}`, retry: true, waitMs }
+      return {
+        kind: "busy",
+        text: `No model is ready to answer right now. ${waitText(waitMs)}`,
+        retry: true,
+        waitMs,
+      }
     case "conversation_already_has_active_response":
       return {
         kind: "busy",
@@ -34,13 +39,21 @@ export function problemFromError(error) {
         retry: true,
       }
     case "deadline_exceeded":
-      return { kind: "server", text: "The answer took too long, and the server gave up.", retry: true }
+      return {
+        kind: "server",
+        text: "The answer took too long, and the server gave up.",
+        retry: true,
+      }
   }
   if (error.type === "rate_limit_error") {
     return { kind: "busy", text: `The server is busy. ${waitText(waitMs)}`, retry: true, waitMs }
   }
   if (error.type === "invalid_request_error") {
-    return { kind: "refused", text: `The server refused this: ${error.message ?? "no reason given"}`, retry: false }
+    return {
+      kind: "refused",
+      text: `The server refused this: ${error.message ?? "no reason given"}`,
+      retry: false,
+    }
   }
   return { kind: "server", text: "Something went wrong on the server.", retry: true }
 }

@@ -37,13 +37,18 @@ export function newId(prefix) {
   return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")
 }
 
-/** @param {Pending} pending */
+/** @param {Pick<Pending, "itemId"|"text"|"itemEventId">} pending */
 export function itemCreate({ itemId, text, itemEventId }) {
-  const item = { id: itemId, type: "message", role: "user", content: [{ type: "input_text", text }] }
+  const item = {
+    id: itemId,
+    type: "message",
+    role: "user",
+    content: [{ type: "input_text", text }],
+  }
   return { type: "conversation.item.create", event_id: itemEventId, item }
 }
 
-/** @param {Pending} pending */
+/** @param {Pick<Pending, "responseEventId">} pending */
 export function responseCreate({ responseEventId }) {
   return { type: "response.create", event_id: responseEventId }
 }

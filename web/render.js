@@ -9,7 +9,9 @@
 import { parseBlocks } from "./markdown.js"
 
 const TAGS = new Set(
-  "p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong s code a span div table thead tbody tr th td".split(" "),
+  "p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong s code a span div table thead tbody tr th td".split(
+    " ",
+  ),
 )
 // A line still arriving may yet join the block before it (`2` becomes `2. …`).
 const OPEN_BLOCKS = 2
@@ -79,8 +81,11 @@ function patchNode(parent, dom, before, after) {
 }
 
 function isSameElement(before, after) {
-  return before.tag !== undefined && before.tag === after.tag
-    && JSON.stringify(before.attrs) === JSON.stringify(after.attrs)
+  return (
+    before.tag !== undefined &&
+    before.tag === after.tag &&
+    JSON.stringify(before.attrs) === JSON.stringify(after.attrs)
+  )
 }
 
 function container(dom, node) {

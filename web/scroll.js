@@ -22,7 +22,9 @@ export class Follower {
     this.#button = button
     scroller.addEventListener("scroll", () => this.#onScroll(), { passive: true })
     for (const gesture of ["wheel", "keydown", "touchmove", "pointerdown"]) {
-      scroller.addEventListener(gesture, () => (this.#aimedAt = scroller.scrollHeight), { passive: true })
+      scroller.addEventListener(gesture, () => (this.#aimedAt = scroller.scrollHeight), {
+        passive: true,
+      })
     }
     // The window, the composer or a late font may change the height as well.
     new ResizeObserver(() => this.grown()).observe(scroller)

@@ -17,6 +17,8 @@ export class View {
   #bubbles = new Map()
   #follower = new Follower(byId("scroller"), byId("new-text"))
   #composer
+  #keyDialog = /** @type {HTMLDialogElement} */ (byId("key-dialog"))
+  #keyInput = /** @type {HTMLInputElement} */ (byId("key"))
   #reducedMotion = matchMedia("(prefers-reduced-motion: reduce)")
   #countdown = 0
   /** Key of the answer that runs, to notice its end. */
@@ -34,7 +36,7 @@ export class View {
     byId("reconnect").addEventListener("click", () => chat.open())
     byId("log").addEventListener("click", (event) => this.#onLogClick(event))
     byId("key-form").addEventListener("submit", (event) => this.#onKey(event))
-    byId("key-dialog").addEventListener("cancel", (event) => event.preventDefault())
+    this.#keyDialog.addEventListener("cancel", (event) => event.preventDefault())
     document.addEventListener("keydown", (event) => this.#onKeydown(event))
     document.addEventListener("visibilitychange", () => document.hidden && this.#flush())
     chat.store.subscribe((state) => this.#render(state))
@@ -61,7 +63,8 @@ export class View {
     }
     messages.forEach((message, i) => {
       const bubble = this.#bubbleFor(message)
-      if (log.children[i] !== bubble.element) log.insertBefore(bubble.element, log.children[i] ?? null)
+      if (log.children[i] !== bubble.element)
+        log.insertBefore(bubble.element, log.children[i] ?? null)
       bubble.update(message, i === messages.length - 1)
     })
     this.#follower.grown()
@@ -70,10 +73,13 @@ export class View {
   #bubbleFor(message) {
     let bubble = this.#bubbles.get(message.key)
     if (!bubble) {
-      bubble = message.role === "user" ? new UserBubble(message) : new AnswerBubble(message, {
-        instant: () => document.hidden || this.#reducedMotion.matches,
-        onGrown: () => this.#follower.grown(),
-      })
+      bubble =
+        message.role === "user"
+          ? new UserBubble(message)
+          : new AnswerBubble(message, {
+              instant: () => document.hidden || this.#reducedMotion.matches,
+              onGrown: () => this.#follower.grown(),
+            })
       this.#bubbles.set(message.key, bubble)
     }
     return bubble
@@ -93,9 +99,9 @@ export class View {
   }
 
   #renderKeyDialog({ needsKey }) {
-    const dialog = byId("key-dialog")
+    const dialog = this.#keyDialog
     if (needsKey && !dialog.open) {
-      byId("key").value = ""
+      this.#keyInput.value = ""
       dialog.showModal()
     } else if (!needsKey && dialog.open) dialog.close()
   }
@@ -134,7 +140,7 @@ export class View {
 
   #onKeydown(event) {
     if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return
-    if (byId("key-dialog").open || !this.#chat.isBusy) return
+    if (this.#keyDialog.open || !this.#chat.isBusy) return
     event.preventDefault()
     this.#chat.stop()
     this.#composer.focus()
@@ -144,7 +150,8 @@ export class View {
     const button = event.target.closest("button")
     if (!button) return
     const bubble = button.closest(".bubble")
-    if (button.dataset.copy === "code") copy(button, button.closest(".codeblock").querySelector("code").textContent)
+    if (button.dataset.copy === "code")
+      copy(button, button.closest(".codeblock").querySelector("code").textContent)
     else if (button.dataset.action === "copy-answer") copy(button, this.#textOf(bubble))
     else if (button.dataset.action === "new-chat") this.#newChat()
     else if (button.dataset.action === "retry") {
@@ -161,10 +168,15 @@ export class View {
 
   #onKey(event) {
     event.preventDefault()
-    const key = byId("key").value.trim()
+    const key = this.#keyInput.value.trim()
     // The characters that a WebSocket subprotocol may hold (RFC 9110 token).
     const valid = /^[!#$%&'*+\-.^_`|~\w]+$/.test(key)
-    setText(byId("key-problem"), valid ? "" : "This key has characters that a browser cannot send. Check that it was copied whole.")
+    setText(
+      byId("key-problem"),
+      valid
+        ? ""
+        : "This key has characters that a browser cannot send. Check that it was copied whole.",
+    )
     if (!valid) return
     this.#chat.useKey(key)
     this.#composer.focus()
@@ -174,12 +186,15 @@ export class View {
 /** What the banner says of the line, as a function of the time; null when all is well. */
 function connectionLine({ phase, retryAt, reason }, needsKey) {
   if (needsKey) return null
-  if (phase === "closed") return () => `The server closed the connection${reason ? `: ${reason}` : "."}`
+  if (phase === "closed")
+    return () => `The server closed the connection${reason ? `: ${reason}` : "."}`
   if (phase !== "waiting") return null
   if (!navigator.onLine) return () => "You are offline. The chat goes on when you are back."
   return () => {
     const seconds = Math.ceil((retryAt - Date.now()) / 1000)
-    return seconds > 1 ? `Connection lost. Trying again in ${seconds} seconds.` : "Connection lost. Reconnecting…"
+    return seconds > 1
+      ? `Connection lost. Trying again in ${seconds} seconds.`
+      : "Connection lost. Reconnecting…"
   }
 }
 

@@ -1,7 +1,15 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 
-import { activeAnswer, ask, askAgain, emptyConversation, endAnswer, reduce, settle } from "../../../web/conversation.js"
+import {
+  activeAnswer,
+  ask,
+  askAgain,
+  emptyConversation,
+  endAnswer,
+  reduce,
+  settle,
+} from "../../../web/conversation.js"
 
 const created = (fields = {}) => ({
   type: "session.created",
@@ -11,14 +19,22 @@ const created = (fields = {}) => ({
   ...fields,
 })
 const item = (id, role, text, status = "completed") => ({
-  id, type: "message", role, status, content: [{ type: role === "user" ? "input_text" : "output_text", text }],
+  id,
+  type: "message",
+  role,
+  status,
+  content: [{ type: role === "user" ? "input_text" : "output_text", text }],
 })
 const delta = (text, seq, epoch = 1, id = "resp_1") => ({
-  type: "response.output_text.delta", response_id: id, delta: text, "repartee.cursor": { epoch, seq },
+  type: "response.output_text.delta",
+  response_id: id,
+  delta: text,
+  "repartee.cursor": { epoch, seq },
 })
 const begun = { type: "response.created", response: { id: "resp_1" } }
 const done = (status, more = {}) => ({
-  type: "response.done", response: { id: "resp_1", status, status_details: null, output: [], ...more },
+  type: "response.done",
+  response: { id: "resp_1", status, status_details: null, output: [], ...more },
 })
 const run = (conversation, ...events) => events.reduce(reduce, conversation)
 const asked = () => ask(run(emptyConversation(), created()), "Hi")
@@ -26,7 +42,13 @@ const last = (conversation) => conversation.messages.at(-1)
 
 test("a turn from question to answer", () => {
   let c = asked()
-  assert.deepEqual(c.messages.map(({ role, status }) => [role, status]), [["user", "sending"], ["assistant", "waiting"]])
+  assert.deepEqual(
+    c.messages.map(({ role, status }) => [role, status]),
+    [
+      ["user", "sending"],
+      ["assistant", "waiting"],
+    ],
+  )
   c = run(c, { type: "conversation.item.added", item: item(c.pending.itemId, "user", "Hi") })
   assert.equal(c.messages[0].status, "done")
   assert.equal(c.pending.itemStored, true)
@@ -49,17 +71,37 @@ test("reduce leaves its arguments alone", () => {
 })
 
 test("a repeated or older delta is dropped, a later epoch is not", () => {
-  const c = run(asked(), begun, delta("a", 1), delta("a", 1), delta("b", 2), delta("a", 1), delta("c", 3, 2), delta("x", 9, 1))
+  const c = run(
+    asked(),
+    begun,
+    delta("a", 1),
+    delta("a", 1),
+    delta("b", 2),
+    delta("a", 1),
+    delta("c", 3, 2),
+    delta("x", 9, 1),
+  )
   assert.equal(last(c).text, "abc")
 })
 
 test("deltas of unknown responses, and after the end, change nothing", () => {
-  const c = run(asked(), begun, delta("a", 1), delta("x", 2, 1, "resp_9"), done("completed"), delta("y", 5))
+  const c = run(
+    asked(),
+    begun,
+    delta("a", 1),
+    delta("x", 2, 1, "resp_9"),
+    done("completed"),
+    delta("y", 5),
+  )
   assert.equal(last(c).text, "a")
 })
 
 test("the server's whole text wins", () => {
-  const c = run(asked(), begun, delta("a", 1), { type: "response.output_text.done", response_id: "resp_1", text: "abc" })
+  const c = run(asked(), begun, delta("a", 1), {
+    type: "response.output_text.done",
+    response_id: "resp_1",
+    text: "abc",
+  })
   assert.equal(last(c).text, "abc")
 })
 
@@ -68,7 +110,12 @@ for (const [status, details, shown, kind] of [
   ["incomplete", { reason: "max_output_tokens" }, "cut", "cut"],
   ["failed", { error: { code: "engine_fault", type: "server_error" } }, "failed", "server"],
   ["failed", { error: { code: "overloaded", type: "rate_limit_error" } }, "failed", "busy"],
-  ["failed", { error: { code: "context_length_exceeded", type: "invalid_request_error" } }, "failed", "context"],
+  [
+    "failed",
+    { error: { code: "context_length_exceeded", type: "invalid_request_error" } },
+    "failed",
+    "context",
+  ],
 ]) {
   test(`an answer that ends ${status} with ${JSON.stringify(details)}`, () => {
     const c = run(asked(), begun, delta("a", 1), done(status, { status_details: details }))
@@ -80,38 +127,78 @@ for (const [status, details, shown, kind] of [
 
 test("an error that names the turn ends it; a quiet one is ignored; another is the chat's", () => {
   const c = asked()
-  const refused = run(c, { type: "error", error: { code: "overloaded", event_id: c.pending.responseEventId, retry_after_ms: 4200 } })
+  const refused = run(c, {
+    type: "error",
+    error: { code: "overloaded", event_id: c.pending.responseEventId, retry_after_ms: 4200 },
+  })
   assert.equal(last(refused).status, "failed")
   assert.match(last(refused).problem.text, /in 5 seconds/)
   assert.equal(refused.pending, null)
   assert.deepEqual(run(c, { type: "error", error: { code: "x", event_id: "quiet_1" } }), c)
-  assert.equal(run(c, { type: "error", error: { code: "x", event_id: null } }).problem.kind, "server")
+  assert.equal(
+    run(c, { type: "error", error: { code: "x", event_id: null } }).problem.kind,
+    "server",
+  )
 })
 
 test("asking again keeps the question and drops the answer", () => {
   let c = run(asked(), begun, done("failed", { status_details: { error: {} } }))
   const key = c.messages[0].key
   c = askAgain(c)
-  assert.deepEqual(c.messages.map(({ role, status }) => [role, status]), [["user", "sending"], ["assistant", "waiting"]])
+  assert.deepEqual(
+    c.messages.map(({ role, status }) => [role, status]),
+    [
+      ["user", "sending"],
+      ["assistant", "waiting"],
+    ],
+  )
   assert.equal(c.messages[0].key, key)
 })
 
 test("stopping without a line ends the turn here", () => {
   const c = endAnswer(asked(), "stopped")
-  assert.deepEqual(c.messages.map(({ status }) => status), ["failed", "stopped"])
+  assert.deepEqual(
+    c.messages.map(({ status }) => status),
+    ["failed", "stopped"],
+  )
   assert.equal(c.pending, null)
 })
 
 test("a stored session opens with its items", () => {
-  const c = run(emptyConversation(), created({ "repartee.items": [item("s", "system", "Be brief"), item("u", "user", "Hi"), item("a", "assistant", "Ho")] }))
-  assert.deepEqual(c.messages.map(({ role, text, status }) => [role, text, status]), [["user", "Hi", "done"], ["assistant", "Ho", "done"]])
+  const c = run(
+    emptyConversation(),
+    created({
+      "repartee.items": [
+        item("s", "system", "Be brief"),
+        item("u", "user", "Hi"),
+        item("a", "assistant", "Ho"),
+      ],
+    }),
+  )
+  assert.deepEqual(
+    c.messages.map(({ role, text, status }) => [role, text, status]),
+    [
+      ["user", "Hi", "done"],
+      ["assistant", "Ho", "done"],
+    ],
+  )
 })
 
 test("items come in pages", () => {
-  const first = run(emptyConversation(), created({ "repartee.items": [item("u", "user", "Hi")], "repartee.items_remaining": 1 }))
+  const first = run(
+    emptyConversation(),
+    created({ "repartee.items": [item("u", "user", "Hi")], "repartee.items_remaining": 1 }),
+  )
   assert.equal(first.messages.length, 0)
-  const c = run(first, { type: "repartee.items", "repartee.items": [item("a", "assistant", "Ho")], "repartee.items_remaining": 0 })
-  assert.deepEqual(c.messages.map(({ text }) => text), ["Hi", "Ho"])
+  const c = run(first, {
+    type: "repartee.items",
+    "repartee.items": [item("a", "assistant", "Ho")],
+    "repartee.items_remaining": 0,
+  })
+  assert.deepEqual(
+    c.messages.map(({ text }) => text),
+    ["Hi", "Ho"],
+  )
 })
 
 test("a running answer is taken up from the snapshot, with its key", () => {
@@ -120,7 +207,13 @@ test("a running answer is taken up from the snapshot, with its key", () => {
   const user = item(c.messages[0].itemId, "user", "Hi")
   c = run(c, created({ "repartee.items": [user] }))
   assert.equal(last(c).status, "streaming")
-  c = run(c, { type: "repartee.response.resumed", response: { id: "resp_1" }, item_id: "i", text: "abc", "repartee.cursor": { epoch: 1, seq: 3 } })
+  c = run(c, {
+    type: "repartee.response.resumed",
+    response: { id: "resp_1" },
+    item_id: "i",
+    text: "abc",
+    "repartee.cursor": { epoch: 1, seq: 3 },
+  })
   c = settle(c)
   assert.equal(last(c).text, "abc")
   assert.equal(last(c).key, key)
@@ -131,15 +224,32 @@ test("a running answer is taken up from the snapshot, with its key", () => {
 test("a null snapshot leaves our text", () => {
   let c = run(asked(), begun, delta("ab", 2))
   c = run(c, created({ "repartee.items": [item(c.messages[0].itemId, "user", "Hi")] }))
-  c = run(c, { type: "repartee.response.resumed", response: { id: "resp_1" }, item_id: "i", text: null, "repartee.cursor": { epoch: 1, seq: 2 } })
+  c = run(c, {
+    type: "repartee.response.resumed",
+    response: { id: "resp_1" },
+    item_id: "i",
+    text: null,
+    "repartee.cursor": { epoch: 1, seq: 2 },
+  })
   c = run(c, delta("cd", 4))
   assert.equal(last(c).text, "abcd")
 })
 
 test("an answer that ended meanwhile is shown whole", () => {
-  let c = run(asked(), begun, delta("a", 1), { type: "response.output_item.added", response_id: "resp_1", item: { id: "i" } })
+  let c = run(asked(), begun, delta("a", 1), {
+    type: "response.output_item.added",
+    response_id: "resp_1",
+    item: { id: "i" },
+  })
   const { key } = last(c)
-  c = settle(run(c, created({ "repartee.items": [item(c.messages[0].itemId, "user", "Hi"), item("i", "assistant", "abc")] })))
+  c = settle(
+    run(
+      c,
+      created({
+        "repartee.items": [item(c.messages[0].itemId, "user", "Hi"), item("i", "assistant", "abc")],
+      }),
+    ),
+  )
   assert.equal(last(c).status, "done")
   assert.equal(last(c).text, "abc")
   assert.equal(last(c).key, key)
@@ -155,16 +265,34 @@ test("a running answer that the server does not mention has an end", () => {
 
 test("an unsent turn stays after the stored ones", () => {
   const c = asked()
-  const again = settle(run(c, created({ "repartee.items": [item("u0", "user", "old"), item("a0", "assistant", "older")] })))
-  assert.deepEqual(again.messages.map(({ text }) => text), ["old", "older", "Hi", ""])
+  const again = settle(
+    run(
+      c,
+      created({ "repartee.items": [item("u0", "user", "old"), item("a0", "assistant", "older")] }),
+    ),
+  )
+  assert.deepEqual(
+    again.messages.map(({ text }) => text),
+    ["old", "older", "Hi", ""],
+  )
   assert.deepEqual(again.pending, c.pending)
 })
 
 test("a turn whose answer exists is acknowledged", () => {
   const c = asked()
-  const again = settle(run(c, created({ "repartee.items": [item(c.pending.itemId, "user", "Hi"), item("a", "assistant", "Ho")] })))
+  const again = settle(
+    run(
+      c,
+      created({
+        "repartee.items": [item(c.pending.itemId, "user", "Hi"), item("a", "assistant", "Ho")],
+      }),
+    ),
+  )
   assert.equal(again.pending, null)
-  assert.deepEqual(again.messages.map(({ text }) => text), ["Hi", "Ho"])
+  assert.deepEqual(
+    again.messages.map(({ text }) => text),
+    ["Hi", "Ho"],
+  )
 })
 
 test("a message without an answer offers one", () => {

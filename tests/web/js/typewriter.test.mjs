@@ -79,7 +79,8 @@ test("never splits a grapheme", () => {
   const family = "👩‍👩‍👧‍👦"
   const text = `a${family}b🏳️‍🌈é${family}नमस्ते🇨🇿 end`
   const whole = new Set()
-  for (const { index, segment } of new Intl.Segmenter().segment(text)) whole.add(index + segment.length)
+  for (const { index, segment } of new Intl.Segmenter().segment(text))
+    whole.add(index + segment.length)
   const { typewriter, shown, frame } = bench()
   typewriter.receive(text)
   for (let i = 0; i < 200; i++) frame()
