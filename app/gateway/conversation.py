@@ -1,15 +1,164 @@
 """The conversation of one open session, in the store.
 
 Translates between the store's records and the wire's items, and remembers what every
-event needs: the settings, the model's card, the last item.
+event needs: the settings, the model's card, whose it is.
 """
 
 from __future__ import annotations
 
-import logging
+from dataclasses import replace
+from typing import Any
 
-logger = logging.getLogger(__name__)
+from app.auth import Principal
+from app.protocol.ids import item_id_of, new_id
+from app.protocol.realtime.items import NewItem, item_object
+from app.protocol.realtime.settings import SessionSettings
+from app.routing import EngineClient
+from app.sessions import ActiveResponse, Item, Session, SessionStore
+from engine.contract import InvalidRequest, Message, ModelCard, NotFound
 
 
 class Conversation:
-    """See the module."""
+    """See the module; `open` makes one.
+
+    Attributes:
+        session_id: Its id.
+        settings: As they stand.
+        card: The session's model.
+        items: What it held when it was opened.
+        active: The response that ran in it when it was opened.
+    """
+
+    def __init__(self, store: SessionStore, session: Session, card: ModelCard) -> None:
+        self._store = store
+        self.session_id = session.session_id
+        self.settings = SessionSettings.from_dict(session.settings)
+        self.card = card
+        self.items: tuple[Item, ...] = session.items
+        self.active: ActiveResponse | None = session.active
+
+    @classmethod
+    async def open(
+        cls,
+        store: SessionStore,
+        engine: EngineClient,
+        principal: Principal,
+        session_id: str | None,
+        model: str | None,
+    ) -> Conversation:
+        """A new conversation, or one that exists.
+
+        Args:
+            store: The conversations.
+            engine: Knows the models.
+            principal: Whose it is; of another tenant's there is no trace.
+            session_id: None for a new one.
+            model: Of a new one; that of one that exists is fixed.
+
+        Raises:
+            NotFound: no such session or model.
+            InvalidRequest: `model` is not the session's.
+            Unavailable: the model has no worker now.
+        """
+        if session_id is None:
+            card = engine.card(model)
+            settings = SessionSettings(card.id).to_dict()
+            session = await store.create(new_id("sess_"), settings, tenant=principal.tenant)
+            return cls(store, session, card)
+        session = await store.load(session_id, tenant=principal.tenant)
+        own = SessionSettings.from_dict(session.settings).model
+        if model not in (None, own):
+            raise InvalidRequest(
+                f"The session's model is {own!r} and cannot become {model[:64]!r}.", param="model"
+            )
+        return cls(store, session, engine.card(own))
+
+    def opened_items(self) -> list[dict[str, Any]]:
+        """What it held when it was opened, as the wire shows items."""
+        return [_object(item) for item in self.items]
+
+    async def reload(self) -> None:
+        """Look again at items and running response."""
+        session = await self._store.load(self.session_id)
+        self.items, self.active = session.items, session.active
+
+    async def forget_response(self, response_id: str) -> None:
+        """A running response whose log is gone cannot go on; free the conversation."""
+        await self._store.finish_response(self.session_id, response_id, None)
+        await self.reload()
+
+    async def update(self, settings: SessionSettings) -> None:
+        """Replace the settings."""
+        await self._store.update_settings(self.session_id, settings.to_dict())
+        self.settings = settings
+
+    async def add(
+        self, new: NewItem, previous_item_id: str | None, event_id: str | None
+    ) -> tuple[dict[str, Any], str | None]:
+        """Put an item in; a repeated send finds the item it made before.
+
+        Returns:
+            The item as the wire shows it, and the id of the one before it.
+        """
+        item = Item(new.item_id or new_id("item_"), new.role, new.text)
+        added = await self._store.add_item(
+            self.session_id, item, after=previous_item_id, event_id=event_id
+        )
+        return _object(replace(item, item_id=added.item_id)), added.previous_item_id
+
+    async def item(self, item_id: str) -> dict[str, Any]:
+        """One item as the wire shows it."""
+        return _object(await self._store.get_item(self.session_id, item_id))
+
+    async def message(self, item_id: str, param: str) -> Message:
+        """One item as a turn; `param` names who refers to it."""
+        try:
+            item = await self._store.get_item(self.session_id, item_id)
+        except NotFound as error:
+            raise NotFound(error.message, code=error.code, param=param) from None
+        return Message(item.role, item.text)
+
+    async def messages(self) -> list[Message]:
+        """All turns, in order."""
+        session = await self._store.load(self.session_id)
+        return [Message(item.role, item.text) for item in session.items]
+
+    async def delete(self, item_id: str) -> None:
+        """Take an item out."""
+        await self._store.delete_item(self.session_id, item_id)
+
+    async def truncate(self, item_id: str, text_end: int) -> None:
+        """Keep the first characters of an assistant's item."""
+        await self._store.truncate(self.session_id, item_id, text_end)
+
+    async def begin(self, response_id: str, deadline_at: float) -> str | None:
+        """Take the conversation for a response.
+
+        Returns:
+            The item that the answer follows.
+
+        Raises:
+            Conflict: another response runs.
+        """
+        return await self._store.begin_response(
+            self.session_id,
+            response_id,
+            item_id=item_id_of(response_id),
+            deadline_at=deadline_at,
+        )
+
+    async def finish(self, response_id: str, text: str | None, status: str) -> None:
+        """Give the conversation free, and keep the answer; None keeps nothing."""
+        item = None
+        if text is not None:
+            item = Item(item_id_of(response_id), "assistant", text, status)
+        await self._store.finish_response(self.session_id, response_id, item)
+
+    async def active_response(self) -> str | None:
+        """The id of the running response, if any."""
+        active = await self._store.active_response(self.session_id)
+        return None if active is None else active.response_id
+
+
+def _object(item: Item) -> dict[str, Any]:
+    return item_object(item.item_id, item.role, item.text, item.status)

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket
 from app.auth import Principal
 from app.gateway.config import GatewayConfig
 from app.gateway.conversation import Conversation
-from app.gateway.responses import Responses
+from app.gateway.responses import Answer, Responses
 from app.gateway.running import RunningResponse
 from app.gateway.throttle import Throttle
 from app.gateway.writer import SocketWriter
@@ -34,12 +34,14 @@ from app.protocol.realtime.commands import (
 )
 from app.protocol.realtime.items import ItemReference
 from app.protocol.realtime.response import ResponseView
-from app.protocol.realtime.wire import RealtimeWire
+from app.protocol.realtime.wire import RealtimeWire, Received
 from engine.contract import (
     Conflict,
     Cursor,
+    Event,
     InvalidRequest,
     Message,
+    NotFound,
     ReparteeError,
 )
 
@@ -116,20 +118,38 @@ class RealtimeSocket:
 
     async def _greet(self, after: Cursor | None) -> None:
         conversation = self._conversation
-        resumed = await conversation.resume(self._responses)
+        resumed = await self._resume()
         self._writer.send_all(self._wire.opened(conversation.opened_items()))
-        if resumed is None:
+        if resumed is None or conversation.active is None:
             return
         answer, events = resumed
         view = ResponseView(
             self._wire,
             answer.request_id,
             in_conversation=True,
-            previous_item_id=conversation.last_item_id,
+            previous_item_id=conversation.active.previous_item_id,
             max_output_tokens=conversation.settings.max_output_tokens,
         )
         running = self._start(RunningResponse(view, answer, conversation, self._writer))
         running.take_back(events, after)
+
+    async def _resume(self) -> tuple[Answer, list[Event]] | None:
+        """The conversation's running response and its events so far, if one still runs."""
+        conversation = self._conversation
+        while conversation.active is not None:
+            response_id = conversation.active.response_id
+            try:
+                answer = await self._responses.attach(response_id)
+            except NotFound:
+                logger.warning("response %s of a conversation is gone", response_id)
+                await conversation.forget_response(response_id)
+                continue
+            events = answer.drain_pending()
+            if not answer.is_ended:
+                return answer, events
+            # It ended just now: the store takes the answer from the log.
+            await conversation.reload()
+        return None
 
     async def _read(self) -> None:
         while True:
@@ -150,21 +170,22 @@ class RealtimeSocket:
                 self._writer.send(received)
                 continue
             try:
-                await self._execute(received.command)
+                await self._execute(received)
             except ReparteeError as error:
                 self._writer.send(self._wire.error(error, received.event_id))
             except Exception as error:
                 logger.exception("%s failed", type(received.command).__name__)
                 self._writer.send(self._wire.error(error, received.event_id))
 
-    async def _execute(self, command: Command) -> None:
+    async def _execute(self, received: Received) -> None:
+        command: Command = received.command
         match command:
             case CreateResponse():
                 await self._create_response(command)
             case CancelResponse(response_id):
                 await self._cancel_response(response_id)
             case CreateItem():
-                await self._create_item(command)
+                await self._create_item(command, received.event_id)
             case RetrieveItem(item_id):
                 item = await self._conversation.item(item_id)
                 self._send("conversation.item.retrieved", item=item)
@@ -183,9 +204,9 @@ class RealtimeSocket:
     def _send(self, kind: str, **fields: object) -> None:
         self._writer.send(self._wire.event(kind, fields))
 
-    async def _create_item(self, command: CreateItem) -> None:
+    async def _create_item(self, command: CreateItem, event_id: str | None) -> None:
         item, previous_item_id = await self._conversation.add(
-            command.item, command.previous_item_id
+            command.item, command.previous_item_id, event_id
         )
         for kind in ("conversation.item.added", "conversation.item.done"):
             self._writer.send(self._wire.item(kind, item, previous_item_id))
@@ -207,14 +228,23 @@ class RealtimeSocket:
             return
         await self._wait_for_cancelled()
         response_id = new_id("resp_")
-        await self._conversation.begin(response_id)
+        previous_item_id = await self._conversation.begin(
+            response_id, self._responses.next_deadline()
+        )
         try:
             messages = await self._prompt(command)
-            running = await self._submit(response_id, command, messages, self._conversation)
+            answer = await self._submit(response_id, command, messages, self._conversation)
         except BaseException:
-            await asyncio.shield(self._conversation.finish(response_id, None, None, ""))
+            await asyncio.shield(self._responses.spawn(self._give_back(response_id)))
             raise
-        self._follow(running)
+        self._follow(answer, command, self._conversation, previous_item_id)
+
+    async def _give_back(self, response_id: str) -> None:
+        """Nothing came of a response: the conversation is free again."""
+        try:
+            await self._conversation.finish(response_id, None, "")
+        except ReparteeError as error:
+            logger.warning("response %s holds its conversation: %s", response_id, error)
 
     async def _start_out_of_band(self, command: CreateResponse) -> None:
         outside = [r for r in self._running.values() if r.conversation is None]
@@ -224,7 +254,8 @@ class RealtimeSocket:
                 code="too_many_responses",
             )
         messages = await self._prompt(command)
-        self._follow(await self._submit(new_id("resp_"), command, messages, None))
+        answer = await self._submit(new_id("resp_"), command, messages, None)
+        self._follow(answer, command, None, None)
 
     async def _wait_for_cancelled(self) -> None:
         """Let a response that is being cancelled end first.
@@ -273,29 +304,34 @@ class RealtimeSocket:
         command: CreateResponse,
         messages: tuple[Message, ...],
         conversation: Conversation | None,
-    ) -> RunningResponse:
-        answer = await self._responses.submit(
+    ) -> Answer:
+        return await self._responses.submit(
             response_id,
             api=API,
             model=self._conversation.card.id,
             messages=messages,
             sampling=command.sampling,
             principal=self._principal,
-            conversation_id=conversation and conversation.session_id,
+            conversation_id=None if conversation is None else conversation.session_id,
         )
+
+    def _follow(
+        self,
+        answer: Answer,
+        command: CreateResponse,
+        conversation: Conversation | None,
+        previous_item_id: str | None,
+    ) -> None:
         view = ResponseView(
             self._wire,
-            response_id,
+            answer.request_id,
             in_conversation=conversation is not None,
-            previous_item_id=conversation and conversation.last_item_id,
+            previous_item_id=previous_item_id,
             max_output_tokens=command.sampling.max_tokens,
             metadata=command.metadata,
         )
-        return RunningResponse(view, answer, conversation, self._writer)
-
-    def _follow(self, running: RunningResponse) -> None:
-        self._writer.send(running.view.created())
-        self._start(running)
+        self._writer.send(view.created())
+        self._start(RunningResponse(view, answer, conversation, self._writer))
 
     def _start(self, running: RunningResponse) -> RunningResponse:
         self._running[running.response_id] = running

@@ -157,6 +157,10 @@ class Responses:
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
+    def next_deadline(self) -> float:
+        """Deadline of an answer asked for now, in Unix seconds."""
+        return time.time() + self._answer_timeout_s
+
     async def submit(
         self,
         request_id: str,
@@ -186,7 +190,7 @@ class Responses:
             conversation_id=conversation_id,
             reply_to=self.engine.gateway_id,
             created_at=now,
-            deadline_at=now + self._answer_timeout_s,
+            deadline_at=self.next_deadline(),
         )
         try:
             stream = await self.engine.submit(request)

@@ -113,9 +113,7 @@ class RunningResponse:
         kept = text if self.view.has_item(event, text) else None
         for number in range(1, STORE_TRIES + 1):
             try:
-                await conversation.finish(
-                    self.response_id, self.view.item_id, kept, item_status(event)
-                )
+                await conversation.finish(self.response_id, kept, item_status(event))
                 return
             except ReparteeError as error:
                 logger.warning("response %s is not stored yet: %s", self.response_id, error)

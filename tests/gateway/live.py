@@ -42,6 +42,7 @@ class LiveGateway:
     gateway: Gateway
     server: GatewayServer
     worker: Worker | None
+    engine: FakeEngine
     http: httpx.AsyncClient
 
     @property
@@ -71,11 +72,14 @@ class LiveGateway:
                 total += float(match[3])
         return total
 
+    async def running(self, number: int) -> None:
+        """Wait until the engine makes so many answers."""
+        await until(lambda: self.engine.stats().num_running == number)
+
     async def settled(self) -> None:
         """Wait until no answer runs, here or in the worker."""
         await until(lambda: self.gateway.responses.num_running == 0)
-        if self.worker is not None:
-            await until(lambda: not self.worker.engine.has_work())
+        await until(lambda: not self.engine.has_work())
 
 
 @asynccontextmanager
@@ -91,6 +95,7 @@ async def running_gateway(
     settings.setdefault("grace_s", 0.0)
     gateway = create_gateway(GatewayConfig(redis_url=redis_url, **settings))
     server = GatewayServer(gateway)
+    engine = engine or FakeEngine()
     async with AsyncExitStack() as stack:
         running = None
         if worker:
@@ -99,7 +104,7 @@ async def running_gateway(
         http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)
         await stack.enter_async_context(http)
         await until(lambda: server.started or serving.done())
-        live = LiveGateway(port, gateway, server, running, http)
+        live = LiveGateway(port, gateway, server, running, engine, http)
         if worker:
             await until(lambda: gateway.responses.engine.ready())
         try:

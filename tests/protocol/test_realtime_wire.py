@@ -97,7 +97,7 @@ def test_frm_09_an_event_is_applied_once() -> None:
     assert isinstance(again, bytes)
     assert orjson.loads(again)["error"]["code"] == "duplicate_event"
     for number in range(REMEMBERED_EVENTS):
-        wire.receive('{"type":"repartee.ping","event_id":"%d"}' % number)
+        wire.receive(json.dumps({"type": "repartee.ping", "event_id": str(number)}))
     assert isinstance(wire.receive(frame), Received)
 
 
