@@ -55,6 +55,9 @@ class WorkerDirectory:
         redis: A pooled client.
         on_dead: Called once for each worker that stopped beating.
         clock: Monotonic seconds.
+
+    Attributes:
+        is_failing: The registry couldn't be read the last time.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class WorkerDirectory:
         self._entries: dict[str, _Entry] = {}
         self._polled_at: float | None = None
         self._sighted_at = clock()
-        self._failing = False
+        self.is_failing = False
 
     @property
     def poll_age_s(self) -> float | None:
@@ -112,9 +115,9 @@ class WorkerDirectory:
             try:
                 await self.poll()
             except (RedisError, OSError) as error:
-                if not self._failing:
+                if not self.is_failing:
                     logger.warning("worker registry not readable: %s", error)
-                self._failing = True
+                self.is_failing = True
             await asyncio.sleep(keys.WORKER_BEAT_S)
 
     async def poll(self) -> None:
@@ -130,9 +133,9 @@ class WorkerDirectory:
                 pipe.get(keys.worker(name))
             bodies = await pipe.execute() if names else []
         now = self._clock()
-        if self._failing or self._polled_at is None:
+        if self.is_failing or self._polled_at is None:
             self._sighted_at = now
-        self._failing = False
+        self.is_failing = False
         self._polled_at = now
         for name, body in zip(names, bodies, strict=True):
             self._note(name, body, now)
@@ -165,5 +168,9 @@ class WorkerDirectory:
                     del self._entries[name]
             elif silent_s > keys.WORKER_TTL_S:
                 entry.dead = True
-                logger.warning("worker %s is dead: no heartbeat for %.1f s", name, silent_s)
+                drained = entry.state is not None and entry.state.draining and not entry.listed
+                if drained:
+                    logger.info("worker %s has left", name)
+                else:
+                    logger.warning("worker %s is dead: no heartbeat for %.1f s", name, silent_s)
                 self._on_dead(name)

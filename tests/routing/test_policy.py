@@ -1,0 +1,56 @@
+"""Which worker gets a request."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from app.routing.policy import Candidate, choose
+from engine.contract import ModelCard, Overloaded, Unavailable, WorkerState
+from tests.spine import make_request
+
+CARD = ModelCard("m", 0, 100, 10, 4, "none")
+
+
+def candidate(
+    worker_id: str, *, running: int = 0, waiting: int = 0, unseen: int = 0, blocks: int = 100
+) -> Candidate:
+    state = WorkerState(worker_id, CARD, 0.0, 0.0, running, waiting, 0, blocks, 0.0, False, {})
+    return Candidate(state, unseen)
+
+
+def chosen(*candidates: Candidate, max_waiting: int = 10) -> str:
+    return choose(make_request(), candidates, max_waiting=max_waiting).state.worker_id
+
+
+def test_the_least_loaded_for_its_size() -> None:
+    assert chosen(candidate("a", running=4), candidate("b", running=3)) == "b"
+    assert chosen(candidate("a", running=4, blocks=1000), candidate("b", running=3)) == "a"
+    assert chosen(candidate("a", waiting=2), candidate("b", running=1)) == "b"
+
+
+def test_requests_on_their_way_count() -> None:
+    assert chosen(candidate("a", unseen=1), candidate("b")) == "b"
+
+
+def test_equals_share() -> None:
+    rng = random.Random(3)
+    names = {
+        choose(make_request(), [candidate("a"), candidate("b")], rng=rng).state.worker_id
+        for _ in range(50)
+    }
+    assert names == {"a", "b"}
+
+
+def test_a_full_worker_is_passed_over_and_all_full_is_overload() -> None:
+    full = candidate("a", waiting=6, unseen=4, blocks=10**9)
+    assert chosen(full, candidate("b", running=50)) == "b"
+    with pytest.raises(Overloaded, match="at least 10 requests wait, the limit is 10"):
+        chosen(full, candidate("b", waiting=11))
+
+
+def test_no_worker_is_unavailable_and_worth_a_retry() -> None:
+    with pytest.raises(Unavailable) as caught:
+        chosen()
+    assert caught.value.retryable and caught.value.code == "no_worker"
