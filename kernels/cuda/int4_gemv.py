@@ -16,44 +16,62 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @gluon.jit
 def plane_values(words, PLANE: gl.constexpr):
-    """Nibble PLANE of int16 words as bf16 values 128 + q, two a machine word."""
+    """Nibble PLANE of int16 words, two to an int32, as bf16 values 128 + q.
+
+    Two tensors of the shape of `words`: of the low word of each pair and of the high
+    one. Words stay int32 as long as they wait: as int16 each would take a register.
+    """
     if PLANE == 0:
-        values = gl.inline_asm_elementwise(
-            "lop3.b32 $0, $1, 0x000f000f, 0x43004300, 0xEA;",
-            "=r,r",
+        low, high = gl.inline_asm_elementwise(
+            "{.reg .b32 t; lop3.b32 t, $2, 0x000f000f, 0x43004300, 0xEA; mov.b32 {$0, $1}, t;}",
+            "=h,=h,r",
             [words],
-            dtype=gl.bfloat16,
+            dtype=(gl.bfloat16, gl.bfloat16),
             is_pure=True,
-            pack=2,
+            pack=1,
         )
     elif PLANE == 1:
-        values = gl.inline_asm_elementwise(
-            "{.reg .b32 t; shr.u32 t, $1, 4; lop3.b32 $0, t, 0x000f000f, 0x43004300, 0xEA;}",
-            "=r,r",
+        low, high = gl.inline_asm_elementwise(
+            "{.reg .b32 t; shr.u32 t, $2, 4; lop3.b32 t, t, 0x000f000f, 0x43004300, 0xEA; "
+            "mov.b32 {$0, $1}, t;}",
+            "=h,=h,r",
             [words],
-            dtype=gl.bfloat16,
+            dtype=(gl.bfloat16, gl.bfloat16),
             is_pure=True,
-            pack=2,
+            pack=1,
         )
     elif PLANE == 2:
-        values = gl.inline_asm_elementwise(
-            "{.reg .b32 t; shr.u32 t, $1, 8; lop3.b32 $0, t, 0x000f000f, 0x43004300, 0xEA;}",
-            "=r,r",
+        low, high = gl.inline_asm_elementwise(
+            "{.reg .b32 t; shr.u32 t, $2, 8; lop3.b32 t, t, 0x000f000f, 0x43004300, 0xEA; "
+            "mov.b32 {$0, $1}, t;}",
+            "=h,=h,r",
             [words],
-            dtype=gl.bfloat16,
+            dtype=(gl.bfloat16, gl.bfloat16),
             is_pure=True,
-            pack=2,
+            pack=1,
         )
     else:
-        values = gl.inline_asm_elementwise(
-            "{.reg .b32 t; shr.u32 t, $1, 12; lop3.b32 $0, t, 0x000f000f, 0x43004300, 0xEA;}",
-            "=r,r",
+        low, high = gl.inline_asm_elementwise(
+            "{.reg .b32 t; shr.u32 t, $2, 12; lop3.b32 t, t, 0x000f000f, 0x43004300, 0xEA; "
+            "mov.b32 {$0, $1}, t;}",
+            "=h,=h,r",
             [words],
-            dtype=gl.bfloat16,
+            dtype=(gl.bfloat16, gl.bfloat16),
             is_pure=True,
-            pack=2,
+            pack=1,
         )
-    return values
+    return low, high
+
+
+@gluon.jit
+def keep_order():
+    """Keep the loads before this point ahead of the arithmetic after it.
+
+    Without it the assembler moves loads down to their use, and nothing is prefetched.
+    """
+    gl.inline_asm_elementwise(
+        "bar.warp.sync 0xffffffff; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
@@ -66,15 +84,15 @@ def scale_halves(pairs):
 
 @gluon.jit
 def _word_pointers(words_ptr, PLANE: gl.constexpr, W: gl.constexpr, LAYOUT: gl.constexpr):
-    """Pointers [W, 16, PLANE] to the words of the first W tiles, columns in storage order."""
-    V: gl.constexpr = PLANE // 8
+    """Pointers [W, 16, PLANE / 2] to the int32 words of the first W tiles, in storage order."""
+    V: gl.constexpr = PLANE // 16
     tile = gl.arange(0, W, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
     row = gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))
-    col = gl.arange(0, PLANE, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
+    col = gl.arange(0, PLANE // 2, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
     row_offset = (row // 8) * (32 * V) + (row % 8) * (4 * V)
     col_offset = (col // (4 * V)) * (64 * V) + col % (4 * V)
     offsets = (
-        gl.expand_dims(gl.expand_dims(tile * (16 * PLANE), 1), 2)
+        gl.expand_dims(gl.expand_dims(tile * (8 * PLANE), 1), 2)
         + gl.expand_dims(gl.expand_dims(row_offset, 0), 2)
         + gl.expand_dims(gl.expand_dims(col_offset, 0), 1)
     )
@@ -86,11 +104,11 @@ def _load_words(
     pointers, row_tile, STEP: gl.constexpr, limit, K_TILES: gl.constexpr, PLANE: gl.constexpr,
     W: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Words [W, 16, PLANE] of K tiles STEP * W .. + W of one row tile.
+    """Words [W, 16, PLANE / 2] of K tiles STEP * W .. + W of one row tile.
 
     Past the end they are arbitrary: any word is a finite value, and x is 0 there.
     """
-    at = pointers + row_tile.to(gl.int64) * (K_TILES * 16 * PLANE) + STEP * (W * 16 * PLANE)
+    at = pointers + row_tile.to(gl.int64) * (K_TILES * 8 * PLANE) + STEP * (W * 8 * PLANE)
     inside = row_tile < limit
     if (STEP + 1) * W > K_TILES:
         warp = gl.arange(0, W, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
@@ -165,7 +183,9 @@ def _dot_tile(
     for g in gl.static_range(GT):
         part = gl.zeros([W, 16, 8], gl.float32, layout=MMA)
         for j in gl.static_range(PER):
-            a = plane_values(words, g * PER + j)
+            low, high = plane_values(words, g * PER + j)
+            a = gl.reshape(gl.join(low, high), [W, 16, PLANE])
+            a = gl.convert_layout(a, gl.DotOperandLayout(0, MMA, PLANE // 8))
             rows = x_smem.slice((g * PER + j) * W, W, dim=0)
             b = rows.permute((0, 2, 1)).load(B)
             if MP == 1:
@@ -196,7 +216,8 @@ def int4_gemv_kernel(
     in registers ahead of use.
     """
     MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [W, 1, 1], [1, 16, 8])
-    A: gl.constexpr = gl.DotOperandLayout(0, MMA, PLANE // 8)
+    # Of int32 words; its lanes hold what the bf16 operand's lanes hold.
+    A: gl.constexpr = gl.DotOperandLayout(0, MMA, PLANE // 16)
     B: gl.constexpr = gl.DotOperandLayout(1, MMA, PLANE // 8)
     ROWS: gl.constexpr = gl.SliceLayout(2, MMA)
     STEPS: gl.constexpr = (K_TILES + W - 1) // W
@@ -246,6 +267,7 @@ def int4_gemv_kernel(
             scales = scales[1:] + (
                 _load_scales(scale_at, ahead, (i + DEPTH) % STEPS, end, K_TILES, GT, W, ROWS),
             )
+            keep_order()
             acc = _dot_tile(
                 acc, words, pairs, x_smem.index(i % STEPS), sums_smem.index(i % STEPS), PLANE, GT,
                 W, MP, MMA, B,

@@ -5,6 +5,7 @@
 64 weight rows are the M side of a warpgroup's product and the batch is its N side, so a
 batch of 8 to 128 wastes nothing, x is read from shared memory once a warpgroup, and the
 words go from memory into the operand registers without passing through shared memory.
+They are rounded to bf16, as in the dense copy that larger batches multiply with.
 K is split over programs; the last program of a row block to finish adds up the parts in
 a fixed order, so there is no second launch and no order that depends on timing.
 """
@@ -13,88 +14,112 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
-    mma_v2,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.cuda.int4_gemv import plane_values, scale_halves
+from kernels.cuda.int4_gemv import keep_order
+
+
+@gluon.jit
+def _bf16_pairs(pairs):
+    """Scale and minimum of packed pairs, each rounded to bf16 and doubled in an int32."""
+    return gl.inline_asm_elementwise(
+        "{.reg .b16 s, m; .reg .f32 fs, fm; mov.b32 {s, m}, $2; cvt.f32.f16 fs, s; "
+        "cvt.f32.f16 fm, m; cvt.rn.bf16x2.f32 $0, fs, fs; cvt.rn.bf16x2.f32 $1, fm, fm;}",
+        "=r,=r,r",
+        [pairs],
+        dtype=(gl.int32, gl.int32),
+        is_pure=True,
+        pack=1,
+    )
 
 
 @gluon.jit
 def _plane_operand(
-    words, P: gl.constexpr, PLANE: gl.constexpr, GROUPS: gl.constexpr, A: gl.constexpr
-):
-    """Plane P of words [4 * GROUPS, 16 * PLANE] as [64 * GROUPS, PLANE], in registers only."""
-    values = plane_values(words, P)
-    values = gl.reshape(values, [4 * GROUPS, 2, 2, 8, 4, PLANE // 16, 2])
+    words, scale, minimum, P: gl.constexpr, PLANE: gl.constexpr, GROUPS: gl.constexpr,
+    A: gl.constexpr,
+):  # fmt: skip
+    """Plane P as bf16 weights [64 * GROUPS, PLANE], without leaving the lane's registers.
+
+    128 + q - 128 is exact, and the product and sum round once.
+    """
+    shifted = words >> (4 * P)
+    low, high = gl.inline_asm_elementwise(
+        "{.reg .b32 t, one, low; mov.b32 one, 0x3f803f80; mov.b32 low, 0xc300c300; "
+        "lop3.b32 t, $2, 0x000f000f, 0x43004300, 0xEA; fma.rn.bf16x2 t, t, one, low; "
+        "fma.rn.bf16x2 t, t, $3, $4; mov.b32 {$0, $1}, t;}",
+        "=h,=h,r,r,r",
+        [shifted, scale, minimum],
+        dtype=(gl.bfloat16, gl.bfloat16),
+        is_pure=True,
+        pack=1,
+    )
+    values = gl.reshape(gl.join(low, high), [4 * GROUPS, 2, 2, 8, 4, PLANE // 16, 2])
     values = gl.permute(values, [0, 2, 3, 1, 5, 4, 6])
     return gl.convert_layout(gl.reshape(values, [64 * GROUPS, PLANE]), A)
 
 
 @gluon.jit
-def _stage_x(
-    x_ptr, x_smem, tile, end, m_rows, x_stride, K: gl.constexpr, CHUNK: gl.constexpr,
-    PLANE: gl.constexpr, MT: gl.constexpr, GROUPS: gl.constexpr,
+def _copy_x(
+    x_ptr, buffer, tile, end, num_tokens, x_stride, K: gl.constexpr, PLANE: gl.constexpr,
+    MT: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Put x of CHUNK K tiles into shared memory, a row per (plane, m)."""
+    """Start copying x of one K tile to shared memory, a row per (plane, m); zeros outside."""
     L: gl.constexpr = gl.BlockedLayout([1, 8], [256 // PLANE, PLANE // 8], [4 * GROUPS, 1], [1, 0])
     row = gl.arange(0, 4 * MT, layout=gl.SliceLayout(1, L))
     k = gl.arange(0, PLANE, layout=gl.SliceLayout(0, L))
     m = gl.expand_dims(row % MT, 1)
-    columns = gl.expand_dims((row // MT) * PLANE, 1) + gl.expand_dims(k, 0)
-    for c in gl.static_range(CHUNK):
-        col = columns + (tile + c) * (4 * PLANE)
-        inside = (col < K) & (m < m_rows) & (tile + c < end)
-        x = gl.load(x_ptr + m.to(gl.int64) * x_stride + col, mask=inside, other=0.0)
-        x_smem.index(c).store(x)
+    col = gl.expand_dims((row // MT) * PLANE, 1) + gl.expand_dims(k, 0) + tile * (4 * PLANE)
+    inside = (col < K) & (m < num_tokens) & (tile < end)
+    # Rows past the last are clamped, so that no address leaves the tensor.
+    at = x_ptr + gl.minimum(m, num_tokens - 1).to(gl.int64) * x_stride + col
+    async_copy.async_copy_global_to_shared(buffer, at, mask=inside)
+    async_copy.commit_group()
 
 
 @gluon.jit
-def _sum_x(
-    x_smem, sums_smem, CHUNK: gl.constexpr, PLANE: gl.constexpr, MT: gl.constexpr,
-    GROUPS: gl.constexpr,
-):  # fmt: skip
-    """The sum of every staged row, as a product with ones: cheaper than adding up lanes."""
-    MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4 * GROUPS, 1], [16, 8])
-    ones = gl.full([PLANE, 8], 1.0, gl.bfloat16, layout=gl.DotOperandLayout(1, MMA, 2))
-    for c in gl.static_range(CHUNK):
-        rows = x_smem.index(c).load(gl.DotOperandLayout(0, MMA, 2))
-        total = mma_v2(rows, ones, gl.zeros([4 * MT, 8], gl.float32, layout=MMA))
-        sums_smem.index(c).store(gl.sum(total, 1) * 0.125)
+def _load_tile(word_at, scale_at, tile, end, PLANE: gl.constexpr, GT: gl.constexpr):
+    """Words and packed scale pairs of one K tile.
+
+    Past the end they are those of the last tile: x is 0 there, and 0 times a finite
+    weight is 0.
+    """
+    tile = gl.minimum(tile, end - 1)
+    words = gl.load(word_at + tile * (8 * PLANE))
+    pairs = ()
+    for g in gl.static_range(GT):
+        pairs = pairs + (gl.load(scale_at + (tile * GT + g) * 16),)
+    return words, pairs
 
 
 @gluon.jit
 def _tile_product(
-    acc, words, scale_at, tile, x_smem, sums_smem, PLANE: gl.constexpr, GT: gl.constexpr,
-    MT: gl.constexpr, GROUPS: gl.constexpr, ACC: gl.constexpr, A: gl.constexpr,
+    acc, words, pairs, x_smem, PLANE: gl.constexpr, GT: gl.constexpr, MT: gl.constexpr,
+    GROUPS: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """acc [64 * GROUPS, MT] += the dequantised tile times x."""
     PER: gl.constexpr = 4 // GT
     for g in gl.static_range(GT):
-        pairs = gl.load(scale_at + tile * (GT * 16) + g * 16)
-        part = gl.zeros([64 * GROUPS, MT], gl.float32, layout=ACC)
-        sums = gl.zeros([MT], gl.float32, layout=gl.SliceLayout(0, ACC))
+        scale, minimum = _bf16_pairs(pairs[g])
+        scale, _ = gl.broadcast(scale, words)
+        minimum, _ = gl.broadcast(minimum, words)
         for j in gl.static_range(PER):
-            a = _plane_operand(words, g * PER + j, PLANE, GROUPS, A)
+            a = _plane_operand(words, scale, minimum, g * PER + j, PLANE, GROUPS, A)
             b = x_smem.slice((g * PER + j) * MT, MT, dim=0).permute((1, 0))
-            part = warpgroup_mma(a, b, part, use_acc=j > 0, is_async=True)
-            sums += sums_smem.slice((g * PER + j) * MT, MT, dim=0).load(gl.SliceLayout(0, ACC))
-        part = warpgroup_mma_wait(0, deps=[part])
-        scale, minimum = scale_halves(pairs)
-        acc += gl.expand_dims(scale, 1) * part
-        acc += gl.expand_dims(minimum - 128.0 * scale, 1) * gl.expand_dims(sums, 0)
-    return acc
+            acc = warpgroup_mma(a, b, acc, is_async=True)
+    return warpgroup_mma_wait(0, deps=[acc])
 
 
 @gluon.jit
 def int4_wgmma_kernel(
     x_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, parts_ptr, tickets_ptr, M, N,
     row_tiles, up_tiles, x_stride, out_stride, K: gl.constexpr, K_TILES: gl.constexpr,
-    PLANE: gl.constexpr, GT: gl.constexpr, MT: gl.constexpr, CHUNK: gl.constexpr,
+    PLANE: gl.constexpr, GT: gl.constexpr, MT: gl.constexpr, STAGES: gl.constexpr,
     SPLIT: gl.constexpr, DEPTH: gl.constexpr, GROUPS: gl.constexpr, HAS_BIAS: gl.constexpr,
     ADD: gl.constexpr, SWIGLU: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
@@ -106,9 +131,12 @@ def int4_wgmma_kernel(
     """
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4 * GROUPS, 1], [16, MT, 16])
     A: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
-    WORDS: gl.constexpr = gl.BlockedLayout([1, PLANE // 8], [1, 32], [4 * GROUPS, 1], [1, 0])
+    # [row tile, K half, row half, lane, words of a lane]
+    V: gl.constexpr = PLANE // 16
+    WORDS: gl.constexpr = gl.BlockedLayout(
+        [1, 1, 1, 1, V], [1, 1, 1, 32, 1], [4 * GROUPS, 1, 1, 1, 1], [4, 3, 2, 1, 0]
+    )
     XS: gl.constexpr = gl.NVMMASharedLayout(PLANE * 2, 16, 2)
-    SS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     PER: gl.constexpr = (K_TILES + SPLIT - 1) // SPLIT
     ROWS: gl.constexpr = 64 * GROUPS
 
@@ -116,52 +144,54 @@ def int4_wgmma_kernel(
     split = gl.program_id(1)
     begin = split * PER
     end = gl.minimum(begin + PER, K_TILES)
-    sub = gl.arange(0, 4 * GROUPS, layout=gl.SliceLayout(1, WORDS))
-    place = gl.arange(0, 16 * PLANE, layout=gl.SliceLayout(0, WORDS))
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, ACC))
+    S: gl.constexpr = gl.SliceLayout
+    sub = gl.arange(0, 4 * GROUPS, layout=S(1, S(2, S(3, S(4, WORDS)))))
+    sub = sub[:, None, None, None, None]
+    k_half = gl.arange(0, 2, layout=S(0, S(2, S(3, S(4, WORDS)))))[None, :, None, None, None]
+    row_half = gl.arange(0, 2, layout=S(0, S(1, S(3, S(4, WORDS)))))[None, None, :, None, None]
+    lane = gl.arange(0, 32, layout=S(0, S(1, S(2, S(4, WORDS)))))[None, None, None, :, None]
+    word = gl.arange(0, V, layout=S(0, S(1, S(2, S(3, WORDS)))))[None, None, None, None, :]
+    row_tile = block * (4 * GROUPS) + sub
     if SWIGLU:
         row_tile = block * 4 + sub % 4 + sub // 4 * up_tiles
-        scale_tile = block * 4 + row // 16 % 4 + row // 64 * up_tiles
-    else:
-        row_tile = block * (4 * GROUPS) + sub
-        scale_tile = block * (4 * GROUPS) + row // 16
     # A block past the last row tile reads that tile again and stores nothing.
     row_tile = gl.minimum(row_tile, row_tiles - 1).to(gl.int64)
-    scale_tile = gl.minimum(scale_tile, row_tiles - 1).to(gl.int64)
-    word_at = words_ptr + gl.expand_dims(row_tile * (K_TILES * 16 * PLANE), 1)
-    word_at = word_at + gl.expand_dims(place, 0)
-    scale_at = scale_ptr + scale_tile * (K_TILES * GT * 16) + row % 16
+    place = k_half * (64 * V) + row_half * (32 * V) + lane * V + word
+    word_at = words_ptr + row_tile * (K_TILES * 8 * PLANE) + place
+    scale_at = scale_ptr + row_tile * (K_TILES * GT * 16) + row_half * 8 + lane // 4
 
     ring = ()
     for d in gl.static_range(DEPTH):
-        at = word_at + (begin + d) * (16 * PLANE)
-        ring = ring + (gl.load(at, mask=begin + d < end),)
+        ring = ring + (_load_tile(word_at, scale_at, begin + d, end, PLANE, GT),)
     if PDL:
         gdc_wait()
-    x_smem = gl.allocate_shared_memory(gl.bfloat16, [CHUNK, 4 * MT, PLANE], XS)
-    sums_smem = gl.allocate_shared_memory(gl.float32, [CHUNK, 4 * MT], SS)
+    x_smem = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 4 * MT, PLANE], XS)
+    for stage in gl.static_range(STAGES - 1):
+        _copy_x(x_ptr, x_smem.index(stage), begin + stage, end, M, x_stride, K, PLANE, MT, GROUPS)
     acc = gl.zeros([ROWS, MT], gl.float32, layout=ACC)
-    for tile in range(begin, end, CHUNK):
-        gl.thread_barrier()
-        _stage_x(x_ptr, x_smem, tile, end, M, x_stride, K, CHUNK, PLANE, MT, GROUPS)
-        fence_async_shared()
-        gl.thread_barrier()
-        _sum_x(x_smem, sums_smem, CHUNK, PLANE, MT, GROUPS)
-        gl.thread_barrier()
-        for c in gl.static_range(CHUNK):
-            words = ring[0]
-            at = word_at + (tile + c + DEPTH) * (16 * PLANE)
-            ring = ring[1:] + (gl.load(at, mask=tile + c + DEPTH < end),)
-            # Tiles past the end are staged as zeros, so any scale will do for them.
-            acc = _tile_product(
-                acc, words, scale_at, gl.minimum(tile + c, end - 1), x_smem.index(c),
-                sums_smem.index(c), PLANE, GT, MT, GROUPS, ACC, A,
-            )  # fmt: skip
+    for tile in range(begin, end, DEPTH):
+        # Unrolled by DEPTH, so that no word on its way to a register is moved.
+        for c in gl.static_range(DEPTH):
+            here = tile + c
+            async_copy.wait_group(STAGES - 2)
+            fence_async_shared()
+            # Everybody's copy has landed, and everybody is done with the oldest buffer.
+            gl.thread_barrier()
+            ahead = here + STAGES - 1
+            buffer = x_smem.index((ahead - begin) % STAGES)
+            _copy_x(x_ptr, buffer, ahead, end, M, x_stride, K, PLANE, MT, GROUPS)
+            words, pairs = ring[0]
+            ring = ring[1:] + (_load_tile(word_at, scale_at, here + DEPTH, end, PLANE, GT),)
+            keep_order()
+            buffer = x_smem.index((here - begin) % STAGES)
+            acc = _tile_product(acc, words, pairs, buffer, PLANE, GT, MT, GROUPS, A)
+    async_copy.wait_group(0)
     if PDL:
         gdc_launch_dependents()
 
     last = block >= 0
     if SPLIT > 1:
+        row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, ACC))
         m_acc = gl.arange(0, MT, layout=gl.SliceLayout(0, ACC))
         part_at = parts_ptr + (block * SPLIT).to(gl.int64) * (ROWS * MT)
         part_at = part_at + gl.expand_dims(row * MT, 1) + gl.expand_dims(m_acc, 0)
@@ -170,8 +200,8 @@ def int4_wgmma_kernel(
         last = gl.atomic_add(tickets_ptr + block, 1, sem="acq_rel") == SPLIT - 1
         if last:
             acc = gl.zeros([ROWS, MT], gl.float32, layout=ACC)
-            for s in range(SPLIT):
-                acc += gl.load(part_at + s * (ROWS * MT), cache_modifier=".cg")
+            for part in range(SPLIT):
+                acc += gl.load(part_at + part * (ROWS * MT), cache_modifier=".cg")
             gl.store(tickets_ptr + block, 0)
     if last:
         if SWIGLU:

@@ -89,7 +89,7 @@ def _batch(
     dense_rows = tuned("linear", _shape(weight)).get("dense_rows", DENSE_ROWS)
     if matrix is not None and (weight.kind != "int4" or rows >= dense_rows):
         _library(x, matrix, bias, residual, out, gated)
-    elif weight.kind == "int4" and _has_wgmma() and rows <= MAX_WGMMA_ROWS:
+    elif weight.kind == "int4" and _fits_wgmma(x, weight):
         _int4_wgmma(x, weight, bias, residual, out, gated)
     elif gated:
         both = torch.empty(rows, weight.rows, dtype=x.dtype, device=x.device)
@@ -182,7 +182,8 @@ def _int4_gemv(
     if "registers" in settings:
         options["maxnreg"] = settings["registers"]
     int4_gemv_kernel[(programs,)](
-        x, x if norm is None else norm, weight.data, weight.scale, x if bias is None else bias,
+        x, x if norm is None else norm, weight.data.view(torch.int32), weight.scale,
+        x if bias is None else bias,
         x if residual is None else residual, out, 1, out.shape[1], limit, limit, x.stride(0),
         out.stride(0), eps, weight.columns, k_tiles, weight.plane,
         4 * weight.plane // weight.group, warps, settings.get("depth", 2), 1, norm is not None,
@@ -212,9 +213,9 @@ def _int4_wgmma(
     settings = tuned("int4_wgmma", f"{_shape(weight, gated)},{tile_m}")
     groups = 2 if gated else settings.get("groups", 1)
     blocks = weight.rows // 128 if gated else triton.cdiv(row_tiles, 4 * groups)
-    chunk = settings.get("chunk", max(1, min(4, 128 // tile_m)))
+    depth = settings.get("depth", 2)
     split = settings.get("split") or max(
-        1, min(3 * num_multiprocessors() // (blocks * groups), k_tiles // chunk)
+        1, min(3 * num_multiprocessors() // (blocks * groups), k_tiles // depth)
     )
     # Every share of K holds at least one tile.
     split = triton.cdiv(k_tiles, triton.cdiv(k_tiles, split))
@@ -223,12 +224,12 @@ def _int4_wgmma(
         options["maxnreg"] = settings["registers"]
     parts = float_scratch(x.device, blocks * split * 64 * groups * tile_m if split > 1 else 1)
     int4_wgmma_kernel[(blocks, split)](
-        x, weight.data, weight.scale, x if bias is None else bias,
+        x, weight.data.view(torch.int32), weight.scale, x if bias is None else bias,
         x if residual is None else residual, out, parts, tickets(x.device, blocks), rows,
         out.shape[1], row_tiles, row_tiles // 2 if gated else 0, x.stride(0), out.stride(0),
-        weight.columns, k_tiles, weight.plane, 4 * weight.plane // weight.group, tile_m, chunk,
-        split, settings.get("depth", 2), groups, bias is not None, residual is not None, gated,
-        num_warps=4 * groups, **options,
+        weight.columns, k_tiles, weight.plane, 4 * weight.plane // weight.group, tile_m,
+        settings.get("stages", 3), split, depth, groups, bias is not None,
+        residual is not None, gated, num_warps=4 * groups, **options,
     )  # fmt: skip
 
 
@@ -267,6 +268,14 @@ def _has_gluon() -> bool:
     return capability() >= (8, 0) and os.environ.get("TRITON_INTERPRET") != "1"
 
 
-def _has_wgmma() -> bool:
-    """Hopper; the interpreter runs no Gluon."""
-    return capability()[0] == 9 and os.environ.get("TRITON_INTERPRET") != "1"
+def _fits_wgmma(x: torch.Tensor, weight: CudaWeight) -> bool:
+    """Hopper, not too many rows, and rows that copy in vectors of 16 bytes."""
+    return (
+        capability()[0] == 9
+        and os.environ.get("TRITON_INTERPRET") != "1"
+        and x.shape[0] <= MAX_WGMMA_ROWS
+        and x.dtype == torch.bfloat16
+        and weight.columns % 16 == 0
+        and x.stride(0) % 16 == 0
+        and x.data_ptr() % 16 == 0
+    )
