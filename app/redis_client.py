@@ -115,7 +115,7 @@ def redis_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
-        logger.warning("%s: Redis failed: %s", doing, error or type(error).__name__)
+        logger.warning("%s: Redis failed: %s", doing, str(error) or type(error).__name__)
         raise Unavailable(
             "The conversation store is not reachable.",
             code="redis_unavailable",

@@ -89,7 +89,7 @@ class RedisLine:
                 replies = [await self._read(connection) for _ in commands]
         except (RedisConnectionError, RedisTimeoutError, OSError, TimeoutError) as error:
             await connection.disconnect(nowait=True)
-            raise RedisDownError(f"Redis is not reachable: {error or 'timed out'}") from error
+            raise RedisDownError(f"Redis is not reachable: {str(error) or 'timed out'}") from error
         except BaseException:
             # Replies not read would answer the next call's commands.
             await connection.disconnect(nowait=True)
