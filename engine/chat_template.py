@@ -22,6 +22,16 @@ from jinja2 import ext, nodes, parser, sandbox
 from engine.contract import ContextLengthExceeded, InvalidRequest, Message
 from engine.tokenizer import Tokenizer
 
+# What a template can raise on messages that it wasn't written for.
+_TEMPLATE_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _ROLE = re.compile(r"[A-Za-z_]{1,32}")
 
 
@@ -83,7 +93,7 @@ class ChatTemplate:
                 add_generation_prompt=True,
                 **self._tokenizer.named,
             )
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except _TEMPLATE_ERRORS as error:
             raise InvalidRequest(
                 f"messages do not fit the model's chat template: {error}.", param="messages"
             ) from error
@@ -96,8 +106,19 @@ class ChatTemplate:
                 f"got {message.role!r:.80}.",
                 param=f"messages.{index}.role",
             )
-        content = self._tokenizer.guarded(message.content, guard) if guard else message.content
-        return {"role": message.role, "content": content}
+        content = message.content
+        try:
+            content.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"messages.{index}.content must be Unicode text, "
+                f"holds half a surrogate pair at character {error.start}.",
+                param=f"messages.{index}.content",
+            ) from error
+        return {
+            "role": message.role,
+            "content": self._tokenizer.guarded(content, guard) if guard else content,
+        }
 
     def _check_length(self, num_tokens: int, prefix: str) -> None:
         if num_tokens >= self._context_window:

@@ -18,7 +18,7 @@ from engine.model.config import ModelConfig
 from engine.model.llama import CausalLM, Progress
 from engine.tokenizer import Tokenizer
 
-_GGUF_SUFFIX = re.compile(r"[.-](i?q\d\w*|f16|f32|bf16|fp16|mxfp4)$", re.IGNORECASE)
+_QUANTIZATION_SUFFIX = re.compile(r"[.-](I?Q\d\w*|BF16|F16|F32)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +109,4 @@ def _model_id(path: Path) -> str:
     """The directory's name, or the file's without type and quantisation."""
     if path.is_dir():
         return path.resolve().name
-    return _GGUF_SUFFIX.sub("", path.name.removesuffix(".gguf"))
+    return _QUANTIZATION_SUFFIX.sub("", path.stem)

@@ -158,6 +158,12 @@ def test_a_role_is_a_word(role: str) -> None:
     assert caught.value.param == "messages.1.role"
 
 
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="half a surrogate pair at character 1") as caught:
+        own_template().encode(chat(("user", "a"), ("user", "x\ud83d")))
+    assert caught.value.param == "messages.1.content"
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -166,6 +172,7 @@ def test_a_role_is_a_word(role: str) -> None:
         "{{ messages[7].content.x }}",
         "{{ 1 / 0 }}",
         "{{ messages.append(1) }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
         "{% for i in range(10000000000) %}{% endfor %}",
     ],

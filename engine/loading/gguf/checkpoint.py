@@ -211,19 +211,16 @@ def _layer_shapes(
         "ffn_up.weight": (mlp, hidden),
         "ffn_down.weight": (hidden, mlp),
     }
-    optional: dict[str, tuple[int, ...]] = {
+    biases: dict[str, tuple[int, ...]] = {
         "attn_q.bias": (config.q_size,),
         "attn_k.bias": (config.kv_size,),
         "attn_v.bias": (config.kv_size,),
-        "attn_output.bias": (hidden,),
     }
-    norms: dict[str, tuple[int, ...]] = {
-        "attn_q_norm.weight": (config.head_dim,),
-        "attn_k_norm.weight": (config.head_dim,),
-    }
+    if config.architecture == "qwen2":
+        return required | biases, {}
     if config.architecture == "qwen3":
-        required |= norms
-    return required, optional
+        required["attn_q_norm.weight"] = required["attn_k_norm.weight"] = (config.head_dim,)
+    return required, biases | {"attn_output.bias": (hidden,)}
 
 
 def _read_config(file: GgufFile) -> ModelConfig:
@@ -236,6 +233,8 @@ def _read_config(file: GgufFile) -> ModelConfig:
             f"supported are {', '.join(_ARCHITECTURES)}"
         )
     values = _Values(metadata, architecture)
+    if metadata.get("split.count", 1) not in (0, 1):
+        raise ValueError("is one part of a split file; join the parts first")
     if values.get("expert_count", 0):
         raise ValueError("mixtures of experts are not supported")
     hidden_size = values.need("embedding_length")

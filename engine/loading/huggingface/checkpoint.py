@@ -178,7 +178,12 @@ class HuggingFaceCheckpoint:
             raise ModelFileError(self._directory, f"layer {name!r}: {error}") from error
 
     def _vector(self, name: str) -> torch.Tensor:
-        return self._store.read(name).float()
+        values = self._store.read(name).float()
+        if not bool(torch.isfinite(values).all()):
+            raise ModelFileError(
+                self._store.path(name), f"tensor {name!r} has a value that is no number"
+            )
+        return values
 
     def _optional_vector(self, name: str) -> torch.Tensor | None:
         return self._vector(name) if self._store.has(name) else None

@@ -157,6 +157,7 @@ def test_doubled_names(path: Path) -> None:
         ({"llama.rope.scaling.type": "yarn"}, (), "'yarn' is not supported"),
         ({"llama.rope.dimension_count": 8}, (), "rope.dimension_count"),
         ({"llama.expert_count": 8}, (), "mixtures of experts"),
+        ({"split.count": 3}, (), "split file"),
         ({"llama.feed_forward_length": MLP + 1}, (), "has the shape"),
         ({}, ("token_embd.weight",), "'token_embd.weight' is missing"),
         ({}, ("blk.1.ffn_up.weight",), "'blk.1.ffn_up.weight' is missing"),

@@ -211,6 +211,11 @@ def test_tensors_that_are_wrong(directory: Path) -> None:
     assert f"'{name}' is torch.int32" in refusal(directory)
 
 
+def test_norms_that_are_no_numbers(directory: Path) -> None:
+    change_tensors(directory, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan))
+    assert "'model.norm.weight' has a value that is no number" in refusal(directory)
+
+
 def test_unknown_tensors_are_named(directory: Path) -> None:
     change_tensors(directory, lambda tensors: tensors.update({"visual.x": torch.zeros(1)}))
     assert "'visual.x'" in refusal(directory)
