@@ -5,38 +5,71 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
+from tests.fakes.engine import FakeEngine
 from tests.gateway.live import LiveGateway, running_gateway, script
 from tests.spine import until
 
 LONG = script(num_tokens=1000, rate=50)
 
 
-async def open_chat(gateway: LiveGateway, content: str, *, stream: bool = True, rcvbuf: int = 0):  # type: ignore[no-untyped-def]
-    """A raw connection on which a chat request was sent."""
-    raw = socket.socket()
-    if rcvbuf:
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-    raw.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", gateway.port))
-    reader, writer = await asyncio.open_connection(sock=raw, limit=1024)
-    body = json.dumps({"messages": [{"role": "user", "content": content}], "stream": stream})
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}"
-    writer.write(f"{head}\r\n\r\n{body}".encode())
-    return reader, writer
+class RawChat:
+    """A connection on which a chat request was sent."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def close(self) -> None:
+        """Go without reading the rest."""
+        self.writer.transport.abort()
+        with suppress(OSError):
+            await self.writer.wait_closed()
 
 
-async def test_can_01_a_reader_who_leaves_ends_the_answer(gateway: LiveGateway) -> None:
+OpenChat = Callable[..., Awaitable[RawChat]]
+
+
+@pytest.fixture
+async def open_chat() -> AsyncIterator[OpenChat]:
+    """Opens raw connections, closed at the end of the test."""
+    opened: list[RawChat] = []
+
+    async def open_one(
+        gateway: LiveGateway, content: str, *, stream: bool = True, rcvbuf: int = 0
+    ) -> RawChat:
+        raw = socket.socket()
+        if rcvbuf:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", gateway.port))
+        chat = RawChat(*await asyncio.open_connection(sock=raw, limit=1024))
+        opened.append(chat)
+        body = json.dumps({"messages": [{"role": "user", "content": content}], "stream": stream})
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+        chat.writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+        return chat
+
+    yield open_one
+    for chat in opened:
+        await chat.close()
+
+
+async def test_can_01_a_reader_who_leaves_ends_the_answer(
+    gateway: LiveGateway, open_chat: OpenChat
+) -> None:
     connections = [await open_chat(gateway, LONG) for _ in range(5)]
     await gateway.running(5)
-    for number, (reader, writer) in enumerate(connections):
-        await reader.readuntil(b"data: ")
+    for number, chat in enumerate(connections):
+        await chat.reader.readuntil(b"data: ")
         if number % 2:
-            writer.transport.abort()
+            chat.writer.transport.abort()
         else:
-            writer.close()
+            chat.writer.close()
     await gateway.running(0)
     await gateway.settled()
     assert await gateway.metric("repartee_responses_total", outcome="cancelled") == 5
@@ -45,20 +78,24 @@ async def test_can_01_a_reader_who_leaves_ends_the_answer(gateway: LiveGateway) 
     assert 0 < tokens < 5 * 1000
 
 
-async def test_can_02_a_plain_caller_who_leaves_ends_the_answer(gateway: LiveGateway) -> None:
-    _, writer = await open_chat(gateway, LONG, stream=False)
+async def test_can_02_a_plain_caller_who_leaves_ends_the_answer(
+    gateway: LiveGateway, open_chat: OpenChat
+) -> None:
+    chat = await open_chat(gateway, LONG, stream=False)
     await gateway.running(1)
-    writer.close()
+    chat.writer.close()
     await gateway.running(0)
     await gateway.settled()
     assert await gateway.metric("repartee_responses_total", outcome="cancelled") == 1
     assert await gateway.metric("repartee_responses_total", outcome="completed") == 0
 
 
-async def test_a_caller_who_leaves_before_the_first_event(gateway: LiveGateway) -> None:
-    _, writer = await open_chat(gateway, script(prepare_ms=300, num_tokens=1000, rate=50))
+async def test_a_caller_who_leaves_before_the_first_event(
+    gateway: LiveGateway, open_chat: OpenChat
+) -> None:
+    chat = await open_chat(gateway, script(prepare_ms=300, num_tokens=1000, rate=50))
     await until(lambda: gateway.gateway.responses.num_running)
-    writer.close()
+    chat.writer.close()
     await gateway.settled()
     assert await gateway.metric("repartee_responses_total", outcome="cancelled") == 1
 
@@ -98,30 +135,32 @@ async def test_png_03_silence_has_heartbeats(redis_url: str) -> None:
         assert response.text.endswith("data: [DONE]\n\n")
 
 
-async def test_slw_01_a_stream_that_is_never_read_is_cut(redis_url: str) -> None:
+async def test_slw_01_a_stream_that_is_never_read_is_cut(
+    redis_url: str, open_chat: OpenChat
+) -> None:
     async with running_gateway(redis_url, write_timeout_s=0.4) as gateway:
         content = script(text="x" * 60, repeat=40_000)
-        reader, writer = await open_chat(gateway, content, rcvbuf=4096)
+        chat = await open_chat(gateway, content, rcvbuf=4096)
         await gateway.running(1)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        chat.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await until(lambda: gateway.gateway.responses.num_running == 0, 20)
         await gateway.running(0)
         assert await gateway.metric("repartee_slow_closes_total") == 1
-        writer.transport.abort()
-        del reader
 
 
-async def test_slw_03_a_slow_stream_loses_nothing(gateway: LiveGateway) -> None:
+async def test_slw_03_a_slow_stream_loses_nothing(redis_url: str, open_chat: OpenChat) -> None:
     text = "".join(f"{number} " for number in range(20_000))
-    reader, writer = await open_chat(gateway, script(text=text), rcvbuf=4096)
-    received = b""
-    while b"[DONE]" not in received:
-        part = await reader.read(3000)
-        assert part
-        received += part
-        if len(received) < 200_000:
-            await asyncio.sleep(0.002)
-    writer.close()
+    engine = FakeEngine(context_window=1_000_000)
+    async with running_gateway(redis_url, engine=engine) as gateway:
+        chat = await open_chat(gateway, script(text=text), rcvbuf=4096)
+        received = b""
+        while b"[DONE]" not in received:
+            part = await chat.reader.read(3000)
+            assert part
+            received += part
+            if len(received) < 200_000:
+                await asyncio.sleep(0.002)
+        assert await gateway.metric("repartee_merged_deltas_total") > 0
     chunks = [line for line in received.split(b"\n") if line.startswith(b"data: {")]
     deltas = [json.loads(chunk[6:])["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(deltas) == text
