@@ -102,6 +102,9 @@ async def test_a_send_repeated_makes_one_item(store: SessionStore) -> None:
     again = await store.add_item("s1", user("x", "text"), event_id="ev1")
     assert again.item_id == "b" and not again.created
     assert again.previous_item_id == first.previous_item_id == "a"
+    reused = await store.add_item("s1", user("c", "another text"), event_id="ev1")
+    assert reused.item_id == "c" and reused.created
+    await store.delete_item("s1", "c")
     by_id = await store.add_item("s1", user("b", "text"))
     assert by_id.item_id == "b" and not by_id.created
     with pytest.raises(InvalidRequest) as caught:

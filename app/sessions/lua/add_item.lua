@@ -2,9 +2,17 @@
 -- 6 client event id or '', 7 most items, 8 most bytes, 9 most event ids, 10 version or ''.
 local id, body, after, send = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
+local function same(old_body)
+  local old, new = cjson.decode(old_body), cjson.decode(body)
+  return old.role == new.role and old.text == new.text
+end
+
 if send ~= '' then
   local made = redis.call('HGET', sends, send)
-  if made then
+  local old = made and redis.call('HGET', items, made)
+  -- Some clients count their events from 1 on each connection: an id that comes with
+  -- another text is another send.
+  if made and (not old or same(old)) then
     return {'known', tonumber(redis.call('HGET', meta, 'version')), before(made), made}
   end
 end
@@ -13,8 +21,7 @@ if stale(ARGV[10]) then
 end
 local existing = redis.call('HGET', items, id)
 if existing then
-  local old, new = cjson.decode(existing), cjson.decode(body)
-  if old.role == new.role and old.text == new.text then
+  if same(existing) then
     return {'known', tonumber(redis.call('HGET', meta, 'version')), before(id), id}
   end
   return {'taken'}
@@ -44,8 +51,8 @@ end
 redis.call('HSET', items, id, body)
 redis.call('HSET', meta, 'bytes', size)
 if send ~= '' then
-  redis.call('HSET', sends, send, id)
-  if redis.call('LPUSH', ring, send) > tonumber(ARGV[9]) then
+  local is_new = redis.call('HSET', sends, send, id) == 1
+  if is_new and redis.call('LPUSH', ring, send) > tonumber(ARGV[9]) then
     redis.call('HDEL', sends, redis.call('RPOP', ring))
   end
 end
