@@ -109,11 +109,6 @@ class BlockManager:
             self._names[block] = name
             self._by_name[name] = block
 
-    def forget_all(self) -> None:
-        """Drop every name: nothing computed so far will be found again."""
-        for block in range(self.num_blocks):
-            self._forget(block)
-
     def _forget(self, block: int) -> None:
         name = self._names[block]
         if name is not None:

@@ -282,6 +282,7 @@ class Engine:
         """Gauges and totals, for the heartbeat and metrics."""
         scheduler = self.scheduler
         counters = self.totals.counters()
+        counters["repartee_engine_admissions_total"] = scheduler.counts.admissions
         counters["repartee_engine_suspensions_total"] = scheduler.counts.suspensions
         counters["repartee_engine_cached_tokens_total"] = scheduler.counts.cached_tokens
         counters["repartee_engine_drafted_tokens_total"] = scheduler.speculation.num_drafted

@@ -164,7 +164,7 @@ class Scheduler:
         hits = self._cached_blocks(seq)
         needed = self.blocks.blocks_for(len(seq.tokens)) - len(hits)
         left = self.blocks.num_free - self.blocks.num_free_among(hits) - needed
-        if left < (self._headroom(seq) if self.running else 0):
+        if left < self._headroom(seq, self.running):
             return False
         self.blocks.acquire(hits)
         seq.block_table = hits + self.blocks.allocate(needed)
@@ -186,23 +186,22 @@ class Scheduler:
         num_whole = (len(seq.tokens) - 1) // self.blocks.block_size
         return self.blocks.match(seq.block_names[:num_whole])
 
-    def _headroom(self, seq: Sequence) -> int:
-        """Blocks that must stay free beside `seq` for answers to grow.
+    def _headroom(self, seq: Sequence, running: list[Sequence]) -> int:
+        """Blocks that must stay free when `seq` joins `running`, for answers to grow.
 
-        One for each that runs. It doubles with each suspension of `seq`, so that it
-        isn't resumed and thrown out again block by block, and a protected sequence
-        waits until all that run can grow to their ends.
+        One for each. It doubles with each suspension of `seq`, so that it isn't resumed
+        and thrown out again block by block; a protected sequence waits until all can
+        grow to their ends.
         """
+        if not running:
+            return 0
         if not self._protected(seq):
-            return (len(self.running) + 1) << seq.num_suspensions
+            return (len(running) + 1) << seq.num_suspensions
         growth = [
-            self.blocks.blocks_for(other.max_tokens) - len(other.block_table)
-            for other in self.running
+            self.blocks.blocks_for(other.max_tokens) - len(other.block_table) for other in running
         ]
-        growth.append(
-            self.blocks.blocks_for(seq.max_tokens) - self.blocks.blocks_for(len(seq.tokens))
-        )
-        return sum(growth)
+        own = self.blocks.blocks_for(seq.max_tokens) - self.blocks.blocks_for(len(seq.tokens))
+        return sum(growth) + own
 
     def _make_room(self, seq: Sequence, now: float) -> bool:
         """Suspend as few lower-tier sequences as let a VIP in; none if that can't do."""
@@ -217,11 +216,12 @@ class Scheduler:
         )
         needed = self.blocks.blocks_for(len(seq.tokens)) - len(self._cached_blocks(seq))
         gained = 0
+        staying = list(self.running)
         for i, victim in enumerate(victims, start=1):
             gained += self.blocks.num_sole_references(victim.block_table)
-            num_left = len(self.running) - i
-            fits = self.blocks.num_free + gained >= needed + num_left + 1
-            if num_left < self._config.max_running and fits:
+            staying.remove(victim)
+            fits = self.blocks.num_free + gained >= needed + self._headroom(seq, staying)
+            if fits and len(staying) < self._config.max_running:
                 for chosen in victims[:i]:
                     self._suspend(chosen, now)
                 return self._try_admit(seq, now)

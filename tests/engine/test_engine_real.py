@@ -285,3 +285,24 @@ def test_suspended_answers_are_exact(loaded: LoadedModel) -> None:
     tight.run()
     assert [tight.texts[name] for name in names] == alone
     assert tight.engine.scheduler.counts.suspensions > 0
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 11}])
+def test_spd_01_guessing_changes_nothing(loaded: LoadedModel, sampling: dict[str, Any]) -> None:
+    prompts = (
+        " ".join(["apple"] * 48) + " Go on.",
+        "Count: one two three four five one two three four five one two three",
+        "print(1)\nprint(2)\nprint(3)\nprint(4)\nContinue the code.",
+        "重复 天空是蓝色的。天空是蓝色的。天空是蓝色的。",
+    )
+    results = []
+    for mode in ("off", "ngram"):
+        asker = Asker(make_engine(loaded, speculation=mode))
+        names = [asker.add(prompt, max_tokens=40, **sampling) for prompt in prompts]
+        asker.run()
+        results.append([(asker.texts[name], asker.ends[name]) for name in names])
+    texts, ends = zip(*(zip(*result, strict=True) for result in results), strict=True)
+    assert texts[0] == texts[1]
+    assert [end.usage for end in ends[0]] == [end.usage for end in ends[1]]
+    assert [end.reason for end in ends[0]] == [end.reason for end in ends[1]]
+    assert asker.engine.scheduler.speculation.num_accepted > 0
