@@ -130,6 +130,8 @@ class GatewayServer(uvicorn.Server):
     """
 
     def __init__(self, gateway: Gateway) -> None:
+        # uvicorn's own lines would show query strings and headers.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
         config = gateway.config
         super().__init__(
             uvicorn.Config(
@@ -193,8 +195,6 @@ def run(settings: GatewaySettings, listener: socket.socket) -> int:
 
 async def serve(config: GatewayConfig, listener: socket.socket) -> None:
     """Serve until a signal; see `run`."""
-    # uvicorn's own lines would show query strings.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     server = GatewayServer(create_gateway(config))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

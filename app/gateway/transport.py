@@ -137,6 +137,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.write_eof()
         self.close_sent = True
         if self.read_paused:
             self.read_paused = False
