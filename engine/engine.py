@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from engine.chunker import Chunk
@@ -14,7 +12,6 @@ from engine.config import EngineConfig
 from engine.contract import (
     Accepted,
     Conflict,
-    ContextLengthExceeded,
     DeadlineExceeded,
     Delta,
     EngineFault,
@@ -23,17 +20,15 @@ from engine.contract import (
     Finished,
     FinishReason,
     GenerateRequest,
-    InvalidRequest,
     Message,
     ModelCard,
-    NotFound,
     Overloaded,
     ReparteeError,
     Unavailable,
 )
-from engine.contract.sampling import MAX_SEED
 from engine.invariants import check_invariants
-from engine.prefix_cache import extend_names, root_name
+from engine.prefix_cache import extend_names
+from engine.preparer import Prepared, Preparer
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import EngineStats, Totals
@@ -57,25 +52,6 @@ class Vocabulary(Protocol):
     def token_bytes(self, token_id: int) -> bytes:
         """The token's bytes; b"" for a control token."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request that fits: tokenised, checked, its prefix named.
-
-    Attributes:
-        request: What was asked for.
-        tokens: The prompt; not empty.
-        block_names: Names of the prompt's full blocks.
-        root_name: Parent of the first block.
-        seed: The request's, or one drawn for it.
-    """
-
-    request: GenerateRequest
-    tokens: list[int]
-    block_names: list[bytes]
-    root_name: bytes
-    seed: int
 
 
 class Engine:
@@ -115,7 +91,7 @@ class Engine:
         self._runner = runner
         self._vocabulary = vocabulary
         self._eos_ids = frozenset(vocabulary.eos_ids)
-        self._encode_chat = encode_chat
+        self._preparer = Preparer(config, card, encode_chat)
         self._clock = clock
         self._wall_clock = wall_clock
         self._num_added = 0
@@ -125,59 +101,15 @@ class Engine:
     @property
     def max_sequence_tokens(self) -> int:
         """Prompt and answer together: the model's window, or the whole KV pool."""
-        return min(self.card.context_window, self.config.num_kv_tokens)
+        return self._preparer.max_sequence_tokens
 
     def has_work(self) -> bool:
         """Whether any request waits or runs."""
         return bool(self.sequences)
 
     def prepare(self, request: GenerateRequest) -> Prepared:
-        """Tokenise and check a request. Thread-safe; takes CPU time in proportion to it.
-
-        Raises:
-            NotFound: for another model.
-            ContextLengthExceeded: where the prompt leaves no room for an answer.
-            InvalidRequest: for token ids outside the vocabulary.
-        """
-        if request.model != self.card.id:
-            raise NotFound(
-                f"model must be {self.card.id!r}, got {request.model!r:.80}.",
-                param="model",
-                code="model_not_found",
-            )
-        request.sampling.check_vocabulary(self.card.vocab_size)
-        self._check_size(request.messages)
-        tokens = self._encode_chat(request.messages)
-        if not tokens:
-            raise InvalidRequest("messages must render to at least one token.", param="messages")
-        if len(tokens) >= self.max_sequence_tokens:
-            raise self._too_long(f"{len(tokens)} tokens")
-        root = root_name(self.card.id, request.tenant)
-        names: list[bytes] = []
-        if self.config.prefix_cache:
-            extend_names(names, root, tokens, self.config.block_size)
-        seed = request.sampling.seed
-        return Prepared(
-            request=request,
-            tokens=tokens,
-            block_names=names,
-            root_name=root,
-            seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
-        )
-
-    def _check_size(self, messages: tuple[Message, ...]) -> None:
-        """Refuse what can't fit without tokenising it."""
-        num_bytes = sum(len(message.content.encode()) for message in messages)
-        least = -(-num_bytes // self.card.max_token_bytes)
-        if least >= self.max_sequence_tokens:
-            raise self._too_long(f"at least {least} tokens")
-
-    def _too_long(self, length: str) -> ContextLengthExceeded:
-        return ContextLengthExceeded(
-            f"messages must leave room for an answer in the context window of "
-            f"{self.max_sequence_tokens} tokens, got {length}.",
-            param="messages",
-        )
+        """Tokenise and check a request; see `Preparer.prepare`. Thread-safe."""
+        return self._preparer.prepare(request)
 
     def add(self, prepared: Prepared) -> list[Event]:
         """Queue a prepared request.

@@ -146,12 +146,11 @@ def test_pfx_01_a_hit_equals_a_miss(loaded: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1, 16])
-def test_pfx_02_prompts_of_whole_blocks(asker: Asker, extra: int) -> None:
-    engine = asker.engine
+def test_pfx_02_prompts_of_whole_blocks(loaded: LoadedModel, asker: Asker, extra: int) -> None:
     # Each further " a" is one token.
     content = "a"
     while True:
-        request_tokens = len(engine._encode_chat((Message("user", content),)))
+        request_tokens = len(loaded.chat_template.encode((Message("user", content),)))
         if request_tokens >= 48 + extra:
             break
         content += " a"
@@ -244,10 +243,12 @@ def test_min_tokens_keeps_the_answer_going(asker: Asker) -> None:
     assert longer.usage.completion_tokens >= count + 8
 
 
-def test_txt_02_half_characters_become_replacement_characters(asker: Asker) -> None:
+def test_txt_02_half_characters_become_replacement_characters(
+    loaded: LoadedModel, asker: Asker
+) -> None:
     for token in (10813, 238):
         text, end = asker.ask("Hi", max_tokens=5, logit_bias=((token, 100.0),))
-        raw = asker.engine._vocabulary.token_bytes(token) * 5
+        raw = loaded.tokenizer.token_bytes(token) * 5
         assert text == raw.decode("utf-8", "replace")
         assert "\ufffd" in text
         assert end.usage.completion_tokens == 5

@@ -60,6 +60,26 @@ def test_prefill_runs_beside_decode_in_pieces() -> None:
     assert text_of(bench.run(), "chat")
 
 
+def test_a_long_context_shrinks_the_pieces() -> None:
+    # Attention costs as much as all else at 3000 tokens, as on a small machine.
+    costs = {"base_ms": 12.0, "token_ms": 1.5, "context_ms": 0.5}
+    bench = Bench(num_blocks=2048, window=8192, block_size=16, runner=costs)
+    bench.add("chat", "hi", max_tokens=1000)
+    for _ in range(20):
+        bench.engine.step()
+    bench.add("long", "x" * 7000, max_tokens=1)
+    gaps = []
+    while "long" in bench.engine.sequences:
+        before = bench.clock.now
+        bench.engine.step()
+        gaps.append((bench.clock.now - before) * 1000)
+    late = sorted(gaps)[int(len(gaps) * 0.9)]
+    assert late <= 1.25 * bench.config.target_step_ms
+    # The first try, before anything is known, may be too large.
+    assert max(gaps[2:]) <= 1.6 * bench.config.target_step_ms
+    assert sum(gaps) / len(gaps) >= 0.7 * bench.config.target_step_ms
+
+
 def test_pri_01_long_low_prompts_do_not_block_a_vip() -> None:
     bench = Bench(num_blocks=8192, window=16_384)
     unloaded = Bench()

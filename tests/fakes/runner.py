@@ -54,6 +54,7 @@ class FakeRunner:
         clock: Moved by the cost of each step.
         base_ms: Cost of a step, milliseconds.
         token_ms: Further cost of each token, milliseconds.
+        context_ms: Further cost of each token for every 1000 tokens before it.
         eos_every: How seldom an answer ends by itself; 0 means never.
         max_decode_steps: As for any runner.
         next_token: Another model, from (tokens, seed) to a token.
@@ -66,6 +67,7 @@ class FakeRunner:
         *,
         base_ms: float = 10.0,
         token_ms: float = 1.0,
+        context_ms: float = 0.0,
         eos_every: int = 0,
         max_decode_steps: int = 1,
         next_token: Callable[[Sequence[int], int], int] | None = None,
@@ -74,6 +76,7 @@ class FakeRunner:
         self._clock = clock
         self._base_ms = base_ms
         self._token_ms = token_ms
+        self._context_ms = context_ms
         self._max_decode_steps = max_decode_steps
         self._next_token = next_token or (
             lambda tokens, seed: hashed_token(tokens, seed, eos_every)
@@ -88,10 +91,10 @@ class FakeRunner:
 
     def run(self, plan: StepPlan) -> StepOutput:
         self.plans.append(plan)
-        num_tokens = sum(
-            item.num_tokens + len(item.draft) + item.num_decode_steps - 1 for item in plan.work
-        )
-        elapsed_ms = self._base_ms + self._token_ms * num_tokens
+        elapsed_ms = self._base_ms
+        for item in plan.work:
+            num_tokens = item.num_tokens + len(item.draft) + item.num_decode_steps - 1
+            elapsed_ms += num_tokens * (self._token_ms + self._context_ms * item.start / 1000)
         self._clock.advance(elapsed_ms / 1000)
         if self.fail_next:
             self.fail_next = False

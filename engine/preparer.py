@@ -1,0 +1,111 @@
+"""A request on its way in: rendered, tokenised, checked, its prefix named."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.contract import (
+    ContextLengthExceeded,
+    GenerateRequest,
+    InvalidRequest,
+    Message,
+    ModelCard,
+    NotFound,
+)
+from engine.contract.sampling import MAX_SEED
+from engine.prefix_cache import extend_names, root_name
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that fits: tokenised, checked, its prefix named.
+
+    Attributes:
+        request: What was asked for.
+        tokens: The prompt; not empty.
+        block_names: Names of the prompt's full blocks.
+        root_name: Parent of the first block.
+        seed: The request's, or one drawn for it.
+    """
+
+    request: GenerateRequest
+    tokens: list[int]
+    block_names: list[bytes]
+    root_name: bytes
+    seed: int
+
+
+class Preparer:
+    """Prepares requests, on any thread and on many at once.
+
+    Args:
+        config: The engine's.
+        card: The model's.
+        encode_chat: Renders and tokenises the turns of a request; thread-safe.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        card: ModelCard,
+        encode_chat: Callable[[tuple[Message, ...]], list[int]],
+    ) -> None:
+        self._config = config
+        self._card = card
+        self._encode_chat = encode_chat
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """Prompt and answer together: the model's window, or the whole KV pool."""
+        return min(self._card.context_window, self._config.num_kv_tokens)
+
+    def prepare(self, request: GenerateRequest) -> Prepared:
+        """Tokenise and check a request. Thread-safe; takes CPU time in proportion to it.
+
+        Raises:
+            NotFound: for another model.
+            ContextLengthExceeded: where the prompt leaves no room for an answer.
+            InvalidRequest: for token ids outside the vocabulary.
+        """
+        if request.model != self._card.id:
+            raise NotFound(
+                f"model must be {self._card.id!r}, got {request.model!r:.80}.",
+                param="model",
+                code="model_not_found",
+            )
+        request.sampling.check_vocabulary(self._card.vocab_size)
+        self._check_size(request.messages)
+        tokens = self._encode_chat(request.messages)
+        if not tokens:
+            raise InvalidRequest("messages must render to at least one token.", param="messages")
+        if len(tokens) >= self.max_sequence_tokens:
+            raise self._too_long(f"{len(tokens)} tokens")
+        root = root_name(self._card.id, request.tenant)
+        names: list[bytes] = []
+        if self._config.prefix_cache:
+            extend_names(names, root, tokens, self._config.block_size)
+        seed = request.sampling.seed
+        return Prepared(
+            request=request,
+            tokens=tokens,
+            block_names=names,
+            root_name=root,
+            seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
+        )
+
+    def _check_size(self, messages: tuple[Message, ...]) -> None:
+        """Refuse what can't fit without tokenising it."""
+        num_bytes = sum(len(message.content.encode()) for message in messages)
+        least = -(-num_bytes // self._card.max_token_bytes)
+        if least >= self.max_sequence_tokens:
+            raise self._too_long(f"at least {least} tokens")
+
+    def _too_long(self, length: str) -> ContextLengthExceeded:
+        return ContextLengthExceeded(
+            f"messages must leave room for an answer in the context window of "
+            f"{self.max_sequence_tokens} tokens, got {length}.",
+            param="messages",
+        )
