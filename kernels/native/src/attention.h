@@ -66,19 +66,46 @@ inline VF load_cached(const uint8_t* p, int64_t at) {
   return vf_load(reinterpret_cast<const float*>(p) + at);
 }
 
-// keys[d][0..15] of 16 keys; those past `count` become zeros, their memory unread.
+// keys[d][0..15] for the kLanes values from d on, of 16 keys; keys past `count` become
+// zeros, their memory unread.
 template <bool kBfloat>
-void transpose_keys(const uint8_t* const* k, int64_t count, int64_t head_dim, float* keys) {
-  for (int64_t d = 0; d < head_dim; d += kLanes) {
-    for (int first = 0; first < 16; first += kLanes) {
-      VF square[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        square[i] = first + i < count ? load_cached<kBfloat>(k[first + i], d) : vf_zero();
-      }
-      transpose(square);
-      for (int i = 0; i < kLanes; ++i) vf_store(keys + (d + i) * 16 + first, square[i]);
+void transpose_floats(const uint8_t* const* k, int64_t count, int64_t d, float* keys) {
+  for (int first = 0; first < 16; first += kLanes) {
+    VF square[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      square[i] = first + i < count ? load_cached<kBfloat>(k[first + i], d) : vf_zero();
+    }
+    transpose(square);
+    for (int i = 0; i < kLanes; ++i) vf_store(keys + (d + i) * 16 + first, square[i]);
+  }
+}
+
+// The same for 2 * kLanes values of bfloat16: moved in pairs, widened afterwards, for half
+// the shuffles.
+inline void transpose_bfloats(const uint8_t* const* k, int64_t count, int64_t d, float* keys) {
+  for (int first = 0; first < 16; first += kLanes) {
+    VF square[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      square[i] = first + i < count
+                      ? vf_load(reinterpret_cast<const float*>(k[first + i]) + d / 2)
+                      : vf_zero();
+    }
+    transpose(square);
+    for (int i = 0; i < kLanes; ++i) {
+      float* to = keys + (d + 2 * i) * 16 + first;
+      vf_store(to, vf_low_bfloats(square[i]));
+      vf_store(to + 16, vf_high_bfloats(square[i]));
     }
   }
+}
+
+template <bool kBfloat>
+void transpose_keys(const uint8_t* const* k, int64_t count, int64_t head_dim, float* keys) {
+  int64_t d = 0;
+  if constexpr (kBfloat) {
+    for (; d + 2 * kLanes <= head_dim; d += 2 * kLanes) transpose_bfloats(k, count, d, keys);
+  }
+  for (; d < head_dim; d += kLanes) transpose_floats<kBfloat>(k, count, d, keys);
 }
 
 // scores[m][0..15] = q[m] . key, for kRows rows.

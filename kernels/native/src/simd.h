@@ -127,6 +127,23 @@ inline void store_int8(int8_t* p, VI a) {
 
 #endif
 
+// Of pairs of bfloat16 in 32-bit lanes: the first, and the second, as floats.
+#if REPARTEE_LANES == 16
+inline VF vf_low_bfloats(VF a) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16));
+}
+inline VF vf_high_bfloats(VF a) {
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), vi_set(-65536)));
+}
+#else
+inline VF vf_low_bfloats(VF a) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16));
+}
+inline VF vf_high_bfloats(VF a) {
+  return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(a), vi_set(-65536)));
+}
+#endif
+
 constexpr int kLanes = REPARTEE_LANES;
 // Vectors in a group of 16 lanes.
 constexpr int kHalves = 16 / kLanes;
