@@ -60,6 +60,8 @@ class Tokenizer:
         end_ids: Tokens that end an answer, as the model's files declare them.
         named: Spellings that templates ask for by name (`bos_token`, `eos_token`).
         shrink: How many times fewer bytes the backend's normalisation may leave.
+        continued: Encodes text behind a control token, where that differs from text
+            at the start (SentencePiece's leading space); None means it doesn't.
 
     Attributes:
         vocab_size: As given.
@@ -80,8 +82,10 @@ class Tokenizer:
         end_ids: Iterable[int],
         named: Mapping[str, str] | None = None,
         shrink: int = 1,
+        continued: tokenizers.Tokenizer | None = None,
     ) -> None:
         self._backend = backend
+        self._continued = continued or backend
         self._token_bytes = list(token_bytes)
         # A spelling of one character can't be told apart from text by breaking it.
         self._controls = {c.spelling: c for c in controls if len(c.spelling) > 1}
@@ -100,7 +104,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text. A control token's spelling is text like any other."""
-        return self._backend.encode(text, add_special_tokens=False).ids if text else []
+        return _ids(self._backend, text)
 
     def encode_marked(self, text: str, guard: str = "") -> list[int]:
         """Ids of text in which spellings of control tokens mean the tokens.
@@ -110,16 +114,18 @@ class Tokenizer:
             guard: What `guarded` broke spellings with; taken out of the text.
         """
         ids: list[int] = []
+        backend = self._backend
         start = 0
         for match in self._pattern.finditer(text) if self._pattern else ():
             control = self._controls[match[0]]
             before = text[start : match.start()]
-            ids += self._encode_unguarded(before.rstrip() if control.lstrip else before, guard)
+            ids += _ids(backend, before.rstrip() if control.lstrip else before, guard)
             ids.append(control.id)
+            backend = self._continued
             start = match.end()
             if control.rstrip:
                 start += len(text) - start - len(text[start:].lstrip())
-        return ids + self._encode_unguarded(text[start:], guard)
+        return ids + _ids(backend, text[start:], guard)
 
     def guarded(self, text: str, guard: str) -> str:
         """`text` with `guard` in every control token's spelling, whole or begun.
@@ -143,15 +149,18 @@ class Tokenizer:
         """The text of all the tokens, bytes that aren't UTF-8 as U+FFFD."""
         return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
 
-    def _encode_unguarded(self, text: str, guard: str) -> list[int]:
-        return self.encode(text.replace(guard, "") if guard else text)
-
     @staticmethod
     def _touches(text: str, parts: frozenset[str], *, at_end: bool) -> bool:
         """Whether `text` begins or ends with one of `parts`."""
         return any(
             (text[-size:] if at_end else text[:size]) in parts for size in range(1, len(text) + 1)
         )
+
+
+def _ids(backend: tokenizers.Tokenizer, text: str, guard: str = "") -> list[int]:
+    """Ids of plain text, after `guard` is taken out of it."""
+    text = text.replace(guard, "") if guard else text
+    return backend.encode(text, add_special_tokens=False).ids if text else []
 
 
 def _alternatives(spellings: Iterable[str]) -> re.Pattern[str] | None:

@@ -99,14 +99,17 @@ def _build(
     ends = set(declared_end_ids)
     ends |= {control.id for control in controls if control.spelling == named.get("eos_token")}
     steps = _types(values.get("normalizer"))
+    plain = _plain(values, controls)
+    continued = _continued(plain)
     return Tokenizer(
-        tokenizers.Tokenizer.from_str(json.dumps(_plain(values, controls))),
+        tokenizers.Tokenizer.from_str(json.dumps(plain)),
         token_bytes,
         controls,
         vocab_size=vocab_size,
         end_ids=ends,
         named=named,
         shrink=1 if steps <= {"Sequence", "Prepend", "Replace"} else _NORMALISED_SHRINK,
+        continued=tokenizers.Tokenizer.from_str(json.dumps(continued)) if continued else None,
     )
 
 
@@ -130,6 +133,19 @@ def _plain(values: dict[str, Any], controls: list[ControlToken]) -> dict[str, An
         "truncation": None,
         "padding": None,
     }
+
+
+def _continued(values: dict[str, Any]) -> dict[str, Any] | None:
+    """tokenizer.json for text that isn't the first; None where it is the same."""
+    step = values.get("pre_tokenizer") or {}
+    steps = step.get("pretokenizers", [step])
+    if not any(inner.get("prepend_scheme") == "first" for inner in steps):
+        return None
+    never = [
+        {**inner, "prepend_scheme": "never"} if "prepend_scheme" in inner else inner
+        for inner in steps
+    ]
+    return {**values, "pre_tokenizer": {"type": "Sequence", "pretokenizers": never}}
 
 
 def _token_bytes(
