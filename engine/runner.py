@@ -124,12 +124,17 @@ class _Inputs:
             known_end = item.start + item.num_tokens
             context_len = known_end + len(item.draft)
             start, end = end, end + context_len - item.start
-            token_ids[start : start + item.num_tokens] = seq.tokens[item.start : known_end]
-            if item.draft:
-                token_ids[start + item.num_tokens : end] = item.draft
-            where = np.arange(item.start, context_len)
-            positions[start:end] = where
-            slots[start:end] = table[where // block_size] * block_size + where % block_size
+            if end - start == 1:
+                # A plain decode: cheaper without arrays.
+                token_ids[start] = seq.tokens[item.start]
+                positions[start] = item.start
+                block, offset = divmod(item.start, block_size)
+                slots[start] = seq.block_table[block] * block_size + offset
+            else:
+                token_ids[start:end] = (*seq.tokens[item.start : known_end], *item.draft)
+                where = np.arange(item.start, context_len)
+                positions[start:end] = where
+                slots[start:end] = table[where // block_size] * block_size + where % block_size
             query_starts[i + 1] = end
             context_lens[i] = context_len
             if item.samples:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -104,43 +105,68 @@ class SamplingBatch:
     @classmethod
     def from_rows(cls, rows: Sequence[SamplingRow]) -> SamplingBatch:
         """Pack rows into CPU tensors."""
-        bias_starts, bias = _ragged(rows, lambda row: row.bias)
-        seen_starts, seen = _ragged(rows, lambda row: row.seen)
-        masked_starts, masked = _ragged(rows, lambda row: row.masked)
+        floats = torch.tensor(
+            [
+                [0.0 if row.is_greedy else row.temperature for row in rows],
+                [row.top_p for row in rows],
+                [row.min_p for row in rows],
+                [row.repetition_penalty for row in rows],
+                [row.frequency_penalty for row in rows],
+                [row.presence_penalty for row in rows],
+            ],
+            dtype=torch.float64,
+        )
+        integers = torch.tensor(
+            [
+                [max(row.top_k, 0) for row in rows],
+                [row.seed for row in rows],
+                [row.position for row in rows],
+            ],
+            dtype=torch.int64,
+        )
+        penalties = floats[3:].float()
+        bias_starts, bias_ids, bias_values = _pairs([row.bias for row in rows])
+        seen_starts, seen_ids, seen_counts = _pairs([row.seen for row in rows])
         return cls(
             plain=torch.tensor([row.is_plain for row in rows], dtype=torch.bool),
-            temperature=_floats(0.0 if row.is_greedy else row.temperature for row in rows),
-            top_k=torch.tensor([max(row.top_k, 0) for row in rows], dtype=torch.int64),
-            top_p=_floats(row.top_p for row in rows),
-            min_p=_floats(row.min_p for row in rows),
-            repetition_penalty=_floats(row.repetition_penalty for row in rows).float(),
-            frequency_penalty=_floats(row.frequency_penalty for row in rows).float(),
-            presence_penalty=_floats(row.presence_penalty for row in rows).float(),
-            seeds=torch.tensor([row.seed for row in rows], dtype=torch.int64),
-            positions=torch.tensor([row.position for row in rows], dtype=torch.int64),
+            temperature=floats[0],
+            top_k=integers[0],
+            top_p=floats[1],
+            min_p=floats[2],
+            repetition_penalty=penalties[0],
+            frequency_penalty=penalties[1],
+            presence_penalty=penalties[2],
+            seeds=integers[1],
+            positions=integers[2],
             bias_starts=bias_starts,
-            bias_ids=torch.tensor([token for token, _ in bias], dtype=torch.int64),
-            bias_values=torch.tensor([value for _, value in bias], dtype=torch.float32),
+            bias_ids=bias_ids,
+            bias_values=bias_values,
             seen_starts=seen_starts,
-            seen_ids=torch.tensor([token for token, _ in seen], dtype=torch.int64),
-            seen_counts=torch.tensor([count for _, count in seen], dtype=torch.float32),
-            masked_starts=masked_starts,
-            masked_ids=torch.tensor(masked, dtype=torch.int64),
+            seen_ids=seen_ids,
+            seen_counts=seen_counts,
+            masked_starts=_starts([row.masked for row in rows]),
+            masked_ids=torch.tensor(
+                [token for row in rows for token in row.masked], dtype=torch.int64
+            ),
         )
 
     def __len__(self) -> int:
         return self.plain.shape[0]
 
 
-def _floats(values: Iterable[float]) -> torch.Tensor:
-    return torch.tensor(list(values), dtype=torch.float64)
+def _starts(lists: Sequence[Sequence[Any]]) -> torch.Tensor:
+    """Where each list begins in all of them joined, and the end."""
+    return torch.tensor([0, *accumulate(map(len, lists))], dtype=torch.int64)
 
 
-def _ragged(
-    rows: Sequence[SamplingRow], items_of: Callable[[SamplingRow], Sequence[Any]]
-) -> tuple[torch.Tensor, list[Any]]:
-    starts, items = [0], list[Any]()
-    for row in rows:
-        items += items_of(row)
-        starts.append(len(items))
-    return torch.tensor(starts, dtype=torch.int64), items
+def _pairs(
+    lists: Sequence[Sequence[tuple[int, float]]],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Starts, token ids and values of ragged pairs."""
+    ids = [token for pairs in lists for token, _ in pairs]
+    values = [value for pairs in lists for _, value in pairs]
+    return (
+        _starts(lists),
+        torch.tensor(ids, dtype=torch.int64),
+        torch.tensor(values, dtype=torch.float32),
+    )

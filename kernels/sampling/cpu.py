@@ -1,7 +1,12 @@
-"""Sampling on the CPU: only tokens that noise could still lift to the top are looked at."""
+"""Sampling on the CPU: only tokens that noise could still lift to the top are looked at.
+
+NumPy, since its operations on one row stay on one thread: rows are too short to be
+worth waking others for.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from kernels.sampling.batch import SamplingBatch
@@ -11,43 +16,44 @@ from kernels.sampling.reference import NO_TOKEN, adjust_row
 
 def sample_cpu(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """See `kernels.sampling.sample`."""
-    tokens = logits.argmax(dim=-1)
-    best = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    values = logits.numpy()
+    tokens = values.argmax(axis=1)
     # A NaN wins every argmax, so a finite best has none beside it.
-    settled = batch.plain & torch.isfinite(best)
-    for i in (~settled).nonzero().flatten().tolist():
-        tokens[i] = _sample_row(logits[i], batch, i)
-    return tokens
+    settled = batch.plain.numpy() & np.isfinite(values[np.arange(len(tokens)), tokens])
+    for i in np.flatnonzero(~settled).tolist():
+        tokens[i] = _sample_row(adjust_row(logits[i], batch, i).numpy(), batch, i)
+    return torch.from_numpy(tokens)
 
 
-def _sample_row(logits: torch.Tensor, batch: SamplingBatch, i: int) -> int:
-    x = adjust_row(logits, batch, i)
-    best = float(x.max())
-    if best == -torch.inf:
+def _sample_row(x: np.ndarray, batch: SamplingBatch, i: int) -> int:
+    first = int(x.argmax())
+    best, temperature = x[first], float(batch.temperature[i])
+    if best == -np.inf:
         return NO_TOKEN
-    temperature = float(batch.temperature[i])
     if temperature == 0:
-        return int(x.argmax())
-    ids = (x >= best - NOISE_RANGE * temperature).nonzero().flatten()
-    scaled = (x[ids].double() - best) / temperature
+        return first
+    best = np.float64(best)
+    ids = np.flatnonzero(x >= best - NOISE_RANGE * temperature)
+    scaled = (x[ids] - best) / temperature
     top_k, top_p = int(batch.top_k[i]), float(batch.top_p[i])
     top_k = min(top_k, len(x)) or len(x)
     if top_k < len(ids) or top_p < 1:
-        scaled, order = scaled.sort(descending=True, stable=True)
-        scaled, ids = scaled[:top_k], ids[order[:top_k]]
+        order = np.argsort(-scaled, kind="stable")[:top_k]
+        scaled, ids = scaled[order], ids[order]
     if top_p < 1:
-        weights = scaled.exp()
-        before = weights.cumsum(0) - weights
+        weights = np.exp(scaled)
+        before = weights.cumsum() - weights
         keep = before < top_p * _total_weight(x, best, temperature, top_k)
         scaled, ids = scaled[keep], ids[keep]
-    if batch.min_p[i] > 0:
-        keep = scaled.exp() >= batch.min_p[i]
+    min_p = float(batch.min_p[i])
+    if min_p > 0:
+        keep = np.exp(scaled) >= min_p
         scaled, ids = scaled[keep], ids[keep]
     scores = scaled + gumbel_noise(ids, int(batch.positions[i]), int(batch.seeds[i]))
     return int(ids[scores == scores.max()].min())
 
 
-def _total_weight(x: torch.Tensor, best: float, temperature: float, top_k: int) -> float:
+def _total_weight(x: np.ndarray, best: np.float64, temperature: float, top_k: int) -> float:
     """Sum of exp of the scaled logits of the `top_k` likeliest tokens."""
-    kept = x if top_k == len(x) else x.topk(top_k).values
-    return float(((kept.double() - best) / temperature).exp().sum())
+    kept = x if top_k == len(x) else np.partition(x, len(x) - top_k)[len(x) - top_k :]
+    return float(np.exp((kept - best) / temperature).sum())

@@ -9,7 +9,6 @@ since u has 25 significant bits.
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -49,19 +48,19 @@ def philox(
     return c0, c1, c2, c3
 
 
-def gumbel_noise(token_ids: torch.Tensor, position: int, seed: int) -> torch.Tensor:
+def gumbel_noise(token_ids: np.ndarray, position: int, seed: int) -> np.ndarray:
     """Noise of each token id at one position.
 
     Args:
-        token_ids: int64 [N] on the CPU.
+        token_ids: Integers [N].
         position: Index, in the whole sequence, of the token being sampled.
         seed: 64 bits.
 
     Returns:
         float64 [N].
     """
-    ids = token_ids.numpy().astype(np.uint64)
+    ids = token_ids.astype(np.uint64)
     zero = np.zeros_like(ids)
     word0 = philox((ids, zero + np.uint64(position), zero, zero), seed)[0]
     u = ((word0 >> np.uint64(8)) + 0.5) * 2.0**-24
-    return torch.from_numpy(-np.log(-np.log(u)))
+    return -np.log(-np.log(u))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from kernels.sampling.batch import SamplingBatch
@@ -27,7 +28,7 @@ def adjust_row(logits: torch.Tensor, batch: SamplingBatch, i: int) -> torch.Tens
     Returns:
         float32 [V], a copy.
     """
-    x = torch.nan_to_num(logits, nan=-torch.inf, neginf=-torch.inf)
+    x = torch.from_numpy(np.nan_to_num(logits.numpy(), nan=-np.inf, neginf=-np.inf))
     biased = slice(*batch.bias_starts[i : i + 2].tolist())
     x.index_add_(0, batch.bias_ids[biased], batch.bias_values[biased])
     seen = slice(*batch.seen_starts[i : i + 2].tolist())
@@ -63,5 +64,6 @@ def _sample_row(logits: torch.Tensor, batch: SamplingBatch, i: int) -> int:
         keep &= before < batch.top_p[i] * weights.sum()
     keep &= scaled.exp() >= batch.min_p[i]
     ids = order[keep]
-    scores = scaled[keep] + gumbel_noise(ids, int(batch.positions[i]), int(batch.seeds[i]))
+    noise = gumbel_noise(ids.numpy(), int(batch.positions[i]), int(batch.seeds[i]))
+    scores = scaled[keep] + torch.from_numpy(noise)
     return int(ids[scores == scores.max()].min())
