@@ -15,7 +15,7 @@ from app.gateway.config import GatewayConfig
 from app.gateway.edge import PRINCIPAL
 from app.gateway.event_stream import EventStream
 from app.gateway.metrics import GatewayMetrics
-from app.gateway.responses import Answer, Responses
+from app.gateway.responses import Answer, Responses, draining_error
 from app.protocol.chat import ChatAnswer, ChatRequest, ChatStream, read_chat_request
 from app.protocol.ids import new_id
 from app.protocol.json_codec import decode_object, encode
@@ -36,21 +36,21 @@ class ChatRoute:
     def __init__(
         self, responses: Responses, config: GatewayConfig, metrics: GatewayMetrics
     ) -> None:
-        self._responses = responses
+        self.responses = responses
         self._config = config
         self._metrics = metrics
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request."""
-        self._responses.check_open()
+        self.responses.check_open()
         principal: Principal = request.scope["state"][PRINCIPAL]
         body = decode_object(await read_body(request, self._config.max_body_bytes))
-        chat = read_chat_request(body, self._responses.engine.card)
+        chat = read_chat_request(body, self.responses.engine.card)
         return ChatResponse(self, chat, principal)
 
     async def submit(self, chat: ChatRequest, principal: Principal) -> Answer:
         """Ask the engine."""
-        return await self._responses.submit(
+        return await self.responses.submit(
             new_id("chatcmpl-"),
             api=API,
             model=chat.card.id,
@@ -73,23 +73,28 @@ class ChatResponse(Response):
         self._route = route
         self._chat = chat
         self._principal = principal
+        self._stream: EventStream | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         answer = await self._route.submit(self._chat, self._principal)
-        left = asyncio.create_task(_caller_leaves(receive))
         work = asyncio.create_task(self._answer(answer, scope, send))
+        left = asyncio.create_task(_caller_leaves(receive))
+        closing = asyncio.create_task(self._route.responses.closing.wait())
+        tasks = (work, left, closing)
         try:
-            await asyncio.wait({left, work}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            left.cancel()
-            work.cancel()
+            for task in tasks:
+                task.cancel()
             try:
-                await asyncio.gather(left, work, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
             finally:
                 answer.abandon()
+        if not work.cancelled():
+            work.result()
+        elif not left.done() or left.cancelled():
+            await self._cut_short(send)
 
     async def _answer(self, answer: Answer, scope: Scope, send: Send) -> None:
         # Headers wait for this one, so that a prompt that does not fit is a plain 400.
@@ -97,7 +102,8 @@ class ChatResponse(Response):
         if isinstance(first, Failed):
             raise first.error
         if self._chat.stream:
-            await self._route.event_stream(answer, self._chat, first).run(scope, send)
+            self._stream = self._route.event_stream(answer, self._chat, first)
+            await self._stream.run(scope, send)
             return
         collected = ChatAnswer(answer.request_id, self._chat.card.id, int(time.time()))
         async for event in answer:
@@ -106,6 +112,12 @@ class ChatResponse(Response):
                 body = Response(encode(whole), media_type="application/json")
                 body.headers["cache-control"] = "no-store"
                 await body(scope, _nothing, send)
+
+    async def _cut_short(self, send: Send) -> None:
+        """The gateway closes: say so, in the way that is still open."""
+        if self._stream is None:
+            raise draining_error()
+        await self._stream.fail(send, draining_error())
 
 
 async def _caller_leaves(receive: Receive) -> None:

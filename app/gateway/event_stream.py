@@ -32,6 +32,9 @@ class EventView(Protocol):
     def render_text(self, text: str) -> bytes:
         """Bytes of a delta."""
 
+    def render_error(self, error: BaseException) -> bytes:
+        """Bytes of an end that is a failure."""
+
 
 class EventStream:
     """One answer on its way to one reader.
@@ -77,6 +80,11 @@ class EventStream:
             with suppress(asyncio.CancelledError):
                 await watch
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def fail(self, send: Send, error: BaseException) -> None:
+        """End a stream that `run` was taken off of."""
+        body = self._view.render_error(error)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _render(self, event: Event, connection: HttpConnection) -> bytes:
         if not connection.is_congested:

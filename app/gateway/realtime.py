@@ -82,6 +82,9 @@ class RealtimeRoute:
         sessions: The conversations.
         config: Limits.
         metrics: Counts sockets.
+
+    Attributes:
+        sockets: Those open now.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class RealtimeRoute:
         self._sessions = sessions
         self._config = config
         self._metrics = metrics
-        self._sockets: set[RealtimeSocket] = set()
+        self.sockets: set[RealtimeSocket] = set()
 
     async def __call__(self, websocket: WebSocket) -> None:
         """Serve one socket to its end."""
@@ -128,11 +131,11 @@ class RealtimeRoute:
         socket = RealtimeSocket(
             websocket, writer, wire, conversation, self._responses, principal, self._config
         )
-        self._sockets.add(socket)
+        self.sockets.add(socket)
         try:
             await socket.run(wanted.after)
         finally:
-            self._sockets.discard(socket)
+            self.sockets.discard(socket)
 
     def _refuse(self, writer: SocketWriter, error: Exception) -> None:
         """Say why, then close with the error's code."""
@@ -142,10 +145,10 @@ class RealtimeRoute:
 
     def drain(self) -> None:
         """Close every socket as soon as nothing runs on it."""
-        for socket in tuple(self._sockets):
+        for socket in tuple(self.sockets):
             socket.drain(DRAIN_CODE, DRAIN_REASON)
 
     def close_all(self) -> None:
         """Close every socket now."""
-        for socket in tuple(self._sockets):
+        for socket in tuple(self.sockets):
             socket.close(DRAIN_CODE, DRAIN_REASON)

@@ -35,6 +35,13 @@ DRAIN_POLL_S = 0.05
 RETRY_AFTER_MS = 1000
 
 
+def draining_error() -> Unavailable:
+    """What work is told that a stopping gateway cannot do."""
+    return Unavailable(
+        "This gateway is stopping; try again.", code="draining", retry_after_ms=RETRY_AFTER_MS
+    )
+
+
 class Answer:
     """One request's events, each exactly once, the last of them terminal.
 
@@ -115,6 +122,10 @@ class Responses:
         engine: The way to the workers.
         metrics: Where answers are counted.
         answer_timeout_s: Deadline of each answer, from its request.
+
+    Attributes:
+        is_draining: New work is refused.
+        closing: Set when answers that still run have to end.
     """
 
     def __init__(
@@ -126,6 +137,7 @@ class Responses:
         self._running: set[Answer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._impatient = asyncio.Event()
+        self.closing = asyncio.Event()
         self.is_draining = False
 
     @property
@@ -137,8 +149,13 @@ class Responses:
         """Run work that outlives its request; `drain` waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("work on a response failed", exc_info=task.exception())
 
     def ended(self, answer: Answer) -> None:
         """Called by an answer at its end."""
@@ -151,11 +168,7 @@ class Responses:
             Unavailable: with a hint to retry.
         """
         if self.is_draining:
-            raise Unavailable(
-                "This gateway is stopping; try again.",
-                code="draining",
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+            raise draining_error()
 
     def next_deadline(self) -> float:
         """Deadline of an answer asked for now, in Unix seconds."""

@@ -110,6 +110,7 @@ class Gateway:
         self.realtime.drain()
         await self.responses.drain(self.config.grace_s)
         self.realtime.close_all()
+        self.responses.closing.set()
 
     def stop_draining(self) -> None:
         """Let `drain` return at once."""
@@ -152,11 +153,11 @@ class GatewayServer(uvicorn.Server):
         self._gateway = gateway
 
     def stop(self) -> None:
-        """Drain and end; the second call ends without draining."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
-        if self.force_exit:
+        """Drain and end; the second call ends the drain."""
+        # uvicorn's own `force_exit` would leave the application's clients open.
+        if self.should_exit:
             self._gateway.stop_draining()
+        self.should_exit = True
 
     async def serve_on(self, listener: socket.socket) -> None:
         """Serve connections of `listener` until `stop`."""
