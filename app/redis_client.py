@@ -2,7 +2,8 @@
 
 Two kinds: a pool for short commands, bounded in size and in waiting, and a single
 connection for a blocking reader. redis-py's defaults don't fit either: its socket
-timeout of 5 s breaks longer blocking reads, and its pool raises at once when full.
+timeout of 5 s breaks longer blocking reads, its pool raises at once when full, and its
+blocking pool may lose a wake-up when a caller is cancelled.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff, NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -25,8 +27,8 @@ from engine.contract import Unavailable
 logger = logging.getLogger(__name__)
 
 # Connections of one pool, and how long a command may wait for a free one.
-POOL_SIZE = 32
-POOL_WAIT_S = 2.0
+POOL_SIZE = 16
+POOL_WAIT_S = 3.0
 
 CONNECT_TIMEOUT_S = 2.0
 COMMAND_TIMEOUT_S = 3.0
@@ -36,6 +38,43 @@ RETRIES = 1
 RETRY_WAIT_S = 0.05
 
 RETRY_AFTER_MS = 1000
+
+
+class _FairPool(ConnectionPool):
+    """A bounded pool whose callers wait in order, and not for ever.
+
+    Args:
+        wait_s: How long a caller may wait for a free connection.
+    """
+
+    def __init__(self, *, wait_s: float, max_connections: int, **options: Any) -> None:
+        super().__init__(max_connections=max_connections, **options)
+        self._wait_s = wait_s
+        self._slots = asyncio.Semaphore(max_connections)
+
+    async def get_connection(
+        self, command_name: Any = None, *keys: Any, **options: Any
+    ) -> AbstractConnection:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise RedisConnectionError(
+                f"no connection became free within {self._wait_s:g} s"
+            ) from error
+        connection: AbstractConnection = self.get_available_connection()  # type: ignore[no-untyped-call]
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def release(self, connection: AbstractConnection) -> None:
+        try:
+            await super().release(connection)
+        finally:
+            self._slots.release()
 
 
 class _CancelSafe(AbstractConnection):
@@ -73,12 +112,13 @@ def make_client(
         max_connections: At most so many commands at once; others wait.
         wait_s: At most so long.
     """
-    pool = BlockingConnectionPool.from_url(
+    pool = _FairPool.from_url(
         url,
         protocol=2,
         client_name=name,
+        driver_info=None,
         max_connections=max_connections,
-        timeout=wait_s,
+        wait_s=wait_s,
         socket_timeout=COMMAND_TIMEOUT_S,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         retry=Retry(ConstantBackoff(RETRY_WAIT_S), RETRIES),
@@ -96,6 +136,7 @@ def make_reader(url: str, name: str, *, block_s: float) -> Redis:
         url,
         protocol=2,
         client_name=name,
+        driver_info=None,
         socket_timeout=block_s + COMMAND_TIMEOUT_S,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),

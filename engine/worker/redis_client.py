@@ -60,6 +60,7 @@ class RedisLine:
             url,
             protocol=2,
             client_name=name,
+            driver_info=None,
             socket_timeout=None,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import redis as redis_module
 
-from app.redis_client import make_client
 from app.routing import EngineClient
-from app.sessions import SessionStore
 from engine.contract import Failed, Finished, Unavailable, keys
 from tests.fakes.engine import FakeEngine
 from tests.redis_server import RedisServer
@@ -302,45 +300,6 @@ async def test_a_quiet_reader_stays_connected(redis_url: str, redis_server: Redi
             await asyncio.sleep(6)
             assert readers(outside) == before
         assert isinstance((await collect(await client.submit(make_request())))[-1], Finished)
-
-
-async def test_a_small_pool_waits_and_recovers(redis_url: str, redis_server: RedisServer) -> None:
-    """Two connections, fifty callers, some cancelled as they wait, connections killed."""
-    pool = make_client(redis_url, "small", max_connections=2, wait_s=1.0)
-
-    async def call(number: int) -> None:
-        async with asyncio.timeout(0.002 if number % 5 == 0 else None):
-            await pool.set(f"k{number}", "v", ex=60)
-
-    with redis_server.client() as outside:
-        for _ in range(10):
-            results = await asyncio.gather(
-                *(call(number) for number in range(50)), return_exceptions=True
-            )
-            for connection in outside.client_list():
-                if connection["name"] == "small":
-                    outside.client_kill(connection["addr"])
-            bad = [r for r in results if r is not None and not isinstance(r, TimeoutError)]
-            assert bad == []
-    async with asyncio.timeout(3):
-        assert await pool.get("k1") == b"v"
-    await pool.aclose()
-
-
-async def test_a_full_pool_answers_unavailable_within_its_wait(redis_url: str) -> None:
-    pool = make_client(redis_url, "tiny", max_connections=1, wait_s=0.2)
-    blocked = asyncio.create_task(pool.blpop(["nothing"], timeout=2))
-    await asyncio.sleep(0.05)
-    store = SessionStore(redis_url, redis=pool)
-    started = time.monotonic()
-    with pytest.raises(Unavailable):
-        await store.load("s")
-    assert time.monotonic() - started < 1
-    blocked.cancel()
-    with suppress(asyncio.CancelledError):
-        await blocked
-    assert await pool.ping()
-    await pool.aclose()
 
 
 async def test_unknown_cancels_and_broken_commands_leave_no_trace(

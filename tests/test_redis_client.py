@@ -1,0 +1,86 @@
+"""Pools that are small, cancelled in the wait, and cut."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+import pytest
+
+from app.redis_client import make_client
+from app.sessions import SessionStore
+from engine.contract import Unavailable
+from tests.redis_server import RedisServer
+
+
+async def test_a_small_pool_waits_and_recovers(redis_url: str, redis_server: RedisServer) -> None:
+    """Two connections, fifty callers, some cancelled as they wait, connections killed."""
+    pool = make_client(redis_url, "small", max_connections=2, wait_s=1.0)
+
+    async def call(number: int) -> None:
+        async with asyncio.timeout(0.002 if number % 5 == 0 else None):
+            await pool.set(f"k{number}", "v", ex=60)
+
+    with redis_server.client() as outside:
+        for _ in range(10):
+            results = await asyncio.gather(
+                *(call(number) for number in range(50)), return_exceptions=True
+            )
+            for connection in outside.client_list():
+                if connection["name"] == "small":
+                    outside.client_kill(connection["addr"])
+            bad = [r for r in results if r is not None and not isinstance(r, TimeoutError)]
+            assert bad == []
+    async with asyncio.timeout(3):
+        assert await pool.get("k1") == b"v"
+    await pool.aclose()
+
+
+async def test_a_full_pool_answers_unavailable_within_its_wait(redis_url: str) -> None:
+    pool = make_client(redis_url, "tiny", max_connections=1, wait_s=0.2)
+    blocked = asyncio.create_task(pool.blpop(["nothing"], timeout=2))
+    await asyncio.sleep(0.05)
+    store = SessionStore(redis_url, redis=pool)
+    started = time.monotonic()
+    with pytest.raises(Unavailable):
+        await store.load("s")
+    assert time.monotonic() - started < 1
+    blocked.cancel()
+    with suppress(asyncio.CancelledError):
+        await blocked
+    assert await pool.ping()
+    await pool.aclose()
+
+
+async def test_callers_cancelled_in_the_wait_take_nothing_with_them(redis_url: str) -> None:
+    pool = make_client(redis_url, "tiny", max_connections=1, wait_s=5)
+    for delay_s in (0.0, 0.0005, 0.001, 0.002):
+        tasks = [asyncio.create_task(pool.get("k")) for _ in range(100)]
+        await asyncio.sleep(delay_s)
+        for task in tasks[::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(result is None for result in results[1::2])
+    async with asyncio.timeout(2):
+        assert await pool.ping()
+    await pool.aclose()
+
+
+async def test_a_cancelled_send_is_not_forgotten(redis_url: str) -> None:
+    """Wherever in a command the cancellation falls, the task ends."""
+    pool = make_client(redis_url, "tiny")
+
+    async def forever() -> None:
+        while True:
+            await pool.get("k")
+
+    for number in range(100):
+        task = asyncio.create_task(forever())
+        for _ in range(number % 25 + 1):
+            await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(2):
+            await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+    await pool.aclose()
