@@ -12,7 +12,8 @@ from starlette.types import Scope
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; connect-src 'self'; img-src 'self' data:; "
-        "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
     ),
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",

@@ -103,15 +103,18 @@ async def test_slw_03_a_slow_socket_gets_every_character(redis_url: str) -> None
 
 
 async def test_slw_04_a_flood_is_answered_and_others_go_on(redis_url: str) -> None:
-    async with running_gateway(redis_url, max_events_per_s=10_000.0) as gateway:
-        async with gateway.socket() as flooder, gateway.socket() as other:
-            await receive(flooder)
-            await receive(other)
-            flood = asyncio.create_task(_flood(flooder, 20_000))
-            for number in range(5):
-                await ask(other, say(f"answer {number}"))
-                assert (await done(other))["status"] == "completed"
-            assert await flood == 20_000
+    async with (
+        running_gateway(redis_url, max_events_per_s=10_000.0) as gateway,
+        gateway.socket() as flooder,
+        gateway.socket() as other,
+    ):
+        await receive(flooder)
+        await receive(other)
+        flood = asyncio.create_task(_flood(flooder, 20_000))
+        for number in range(5):
+            await ask(other, say(f"answer {number}"))
+            assert (await done(other))["status"] == "completed"
+        assert await flood == 20_000
 
 
 async def _flood(flooder: ClientConnection, number: int) -> int:
