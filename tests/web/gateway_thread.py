@@ -1,4 +1,4 @@
-"""The real gateway and a worker around the fake engine, in a thread, for a page to talk to."""
+"""The real gateway in a thread, for a page to talk to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 
 from app.gateway.config import GatewayConfig
 from app.gateway.server import GatewayServer, create_gateway
-from engine.worker.worker import Worker
-from tests.fakes.engine import FakeEngine
 from tests.spine import until
 
 
@@ -19,20 +17,18 @@ class GatewayThread:
     """See the module; the gateway can be stopped and started again on the same port.
 
     Args:
-        redis_url: An empty Redis.
+        redis_url: Where a worker already is.
         settings: Fields of `GatewayConfig`.
     """
 
     def __init__(self, redis_url: str, **settings: Any) -> None:
         self._config = GatewayConfig(redis_url=redis_url, grace_s=0.0, **settings)
-        self._worker = Worker(FakeEngine(), redis_url)
         self._server: GatewayServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._port = 0
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._working = asyncio.run_coroutine_threadsafe(self._worker.run(), self._loop)
         self.start()
 
     @property
@@ -41,19 +37,16 @@ class GatewayThread:
         return f"http://127.0.0.1:{self._port}/"
 
     def start(self) -> None:
-        """Start a gateway and wait until it has found the worker."""
+        """Start a gateway and wait until it has found a worker."""
         self._wait(self._start())
 
     def stop(self) -> None:
-        """Stop the gateway; the worker goes on."""
+        """Stop the gateway."""
         self._wait(self._stop())
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop the gateway and the thread."""
         self.stop()
-        for _ in range(2):
-            self._loop.call_soon_threadsafe(self._worker.stop)
-        self._working.result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -136,3 +136,25 @@ def test_the_page_is_small_and_local(chat: ChatPage) -> None:
     )
     assert all(name.startswith(chat.server.url) for name, _ in sizes)
     assert sum(size for _, size in sizes) <= 120_000
+
+
+def test_a_hidden_tab_gets_its_text_at_once(chat: ChatPage) -> None:
+    chat.server.script.chunks = ["a" * 100, "b" * 100, "c"]
+    chat.server.script.hold_before = 2
+    chat.page.evaluate(
+        """() => {
+          // Nothing is drawn in a hidden tab, so no frame ever comes.
+          window.requestAnimationFrame = () => 1
+          Object.defineProperty(document, "hidden", {get: () => window.away})
+          window.away = false
+        }"""
+    )
+    chat.ask()
+    expect(chat.answers).to_have_count(1)
+    chat.until(lambda: len(chat.server.sent("response.create")) == 1)
+    expect(chat.answer).to_have_text("")
+    chat.page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(chat.answer).to_have_text("a" * 100 + "b" * 100)
+    chat.server.release()
+    expect(chat.answer).to_have_text("a" * 100 + "b" * 100 + "c")
+    chat.idle()

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.auth import parse_api_keys
+from tests.spine import worker_process
 from tests.web.chat_page import ChatPage
 from tests.web.gateway_thread import GatewayThread
 
@@ -31,8 +32,15 @@ def script(**fields: Any) -> str:
 
 
 @pytest.fixture
-def gateway(redis_url: str) -> Iterator[GatewayThread]:
-    gateway = GatewayThread(redis_url)
+def worker_url(redis_url: str) -> Iterator[str]:
+    """The URL of a Redis where a worker waits."""
+    with worker_process(redis_url):
+        yield redis_url
+
+
+@pytest.fixture
+def gateway(worker_url: str) -> Iterator[GatewayThread]:
+    gateway = GatewayThread(worker_url)
     yield gateway
     gateway.close()
 
@@ -121,8 +129,8 @@ def test_a_forgotten_session(live: ChatPage, gateway: GatewayThread) -> None:
     expect(live.answer).to_have_text("New.")
 
 
-def test_the_key_is_asked_for(page: Page, redis_url: str) -> None:
-    gateway = GatewayThread(redis_url, api_keys=parse_api_keys(KEY))
+def test_the_key_is_asked_for(page: Page, worker_url: str) -> None:
+    gateway = GatewayThread(worker_url, api_keys=parse_api_keys(KEY))
     chat = ChatPage(page, gateway)
     chat.allowed = LOST
     page.goto(gateway.url)
