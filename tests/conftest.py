@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.redis_server import RedisServer, packaged_binary, system_binary
+
+# A busy machine is no failure.
+settings.register_profile("repartee", deadline=None)
+settings.load_profile("repartee")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from engine.contract import (
@@ -176,6 +178,26 @@ def test_mem_04_cancels_of_unknown_ids_leave_nothing() -> None:
     for i in range(1000):
         assert bench.engine.cancel(f"unknown-{i}") == []
     assert not bench.engine.sequences
+
+
+def test_mem_01_ended_requests_leave_nothing() -> None:
+    bench = Bench(check_invariants=False, num_blocks=32, speculation="ngram")
+
+    def run_some(start: int) -> int:
+        for i in range(start, start + 200):
+            bench.add(f"r{i}", f"prompt {i}", max_tokens=6, stop=("zz",))
+            if i % 3 == 0:
+                bench.engine.step()
+                bench.engine.cancel(f"r{i}")
+            bench.run()
+        bench.runner.plans.clear()
+        gc.collect()
+        return len(gc.get_objects())
+
+    run_some(0)
+    before = run_some(200)
+    # Python itself keeps a few objects more or less.
+    assert run_some(400) - before < 50
 
 
 @pytest.mark.parametrize("steps", [0, 4])

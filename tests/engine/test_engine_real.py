@@ -255,6 +255,13 @@ def test_txt_02_half_characters_become_replacement_characters(
         assert end.reason is FinishReason.LENGTH
 
 
+def test_spc_03_control_tokens_are_no_text(loaded: LoadedModel, asker: Asker) -> None:
+    for token in sorted(loaded.tokenizer.control_ids)[:5]:
+        text, end = asker.ask("Hi", max_tokens=3, ignore_eos=True, logit_bias=((token, 100.0),))
+        assert text == ""
+        assert end.usage.completion_tokens == 3
+
+
 def test_stp_01_a_stop_cuts_exactly_before_its_match(asker: Asker) -> None:
     text, _ = asker.ask("Write a haiku about the sea.", max_tokens=24)
     for start in range(4, len(text) - 6, 9):
