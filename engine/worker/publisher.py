@@ -27,8 +27,10 @@ from engine.worker.redis_client import RedisDownError, RedisLine, Value
 
 logger = logging.getLogger(__name__)
 
-# How long an ended response can still be written again or sent to a late listener.
+# How long an ended response can still be written again or sent to a late listener, and
+# how many of them.
 RETAIN_S = 10.0
+MAX_RETAINED = 4000
 
 # Events in one pipeline, and bytes in one entry of a gateway's stream.
 MAX_BATCH_EVENTS = 2000
@@ -161,7 +163,8 @@ class Publisher:
             route = self._routes.get(event.request_id)
             if route is None or route.ended_at is not None:
                 continue
-            payload = orjson.dumps(event.to_wire())
+            # A copy of its own size: orjson's result keeps the kilobyte it was written in.
+            payload = memoryview(orjson.dumps(event.to_wire())).tobytes()
             route.entries.append((event.seq, payload))
             self._num_unsent_bytes += len(payload)
             self._dirty[event.request_id] = route
@@ -223,8 +226,9 @@ class Publisher:
     def forget_ended(self) -> None:
         """Let go of responses that ended long enough ago. Called on each beat."""
         horizon = time.monotonic() - RETAIN_S
-        for request_id, route in list(self._ended.items()):
-            if route.ended_at is not None and route.ended_at > horizon:
+        num_extra = len(self._ended) - MAX_RETAINED
+        for index, (request_id, route) in enumerate(list(self._ended.items())):
+            if index >= num_extra and route.ended_at is not None and route.ended_at > horizon:
                 break
             if route.is_settled:
                 del self._ended[request_id]
