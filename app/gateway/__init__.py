@@ -4,9 +4,14 @@ Modules:
     config: how one gateway process is set.
     transport: uvicorn's connections with bounded buffers, and a way to cut them.
     writer: the one writer of a socket.
+    throttle: makes a fast sender wait.
     origins: which web pages may call.
-    responses: requests to the engine, followed to their end and counted.
+    edge: what every request passes first: host, origin, key.
+    responses: answers under way, followed to their end.
     metrics: counters and histograms.
-    chat, realtime, models, health, pages: the routes.
+    chat, event_stream, bodies: `/v1/chat/completions`.
+    realtime, realtime_socket: `/v1/realtime`, from the upgrade to the end.
+    conversation, prompt, resume, running: a session's items and its responses.
+    models, health, pages: the other routes.
     server: the application, and the process that serves it.
 """

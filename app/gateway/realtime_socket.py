@@ -15,11 +15,12 @@ from starlette.websockets import WebSocket
 from app.auth import Principal
 from app.gateway.config import GatewayConfig
 from app.gateway.conversation import Conversation
+from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
+from app.gateway.resume import running_answer
 from app.gateway.running import RunningResponse
 from app.gateway.throttle import Throttle
 from app.gateway.writer import SocketWriter
-from app.protocol.content import check_size
 from app.protocol.ids import new_id
 from app.protocol.realtime.commands import (
     CancelResponse,
@@ -32,16 +33,13 @@ from app.protocol.realtime.commands import (
     TruncateItem,
     UpdateSession,
 )
-from app.protocol.realtime.items import ItemReference
 from app.protocol.realtime.response import ResponseView
 from app.protocol.realtime.wire import RealtimeWire, Received
 from engine.contract import (
     Conflict,
     Cursor,
-    Event,
     InvalidRequest,
     Message,
-    NotFound,
     ReparteeError,
 )
 
@@ -54,6 +52,8 @@ BINARY_CODE = 1003
 # How long a response.create waits for the response that was cancelled just before it.
 CANCEL_WAIT_S = 10.0
 MAX_OUT_OF_BAND = 16
+# How long events of a socket that has closed may take.
+LAST_EVENTS_S = 5.0
 
 
 class RealtimeSocket:
@@ -100,6 +100,9 @@ class RealtimeSocket:
         worker = asyncio.create_task(self._carry_out())
         try:
             await self._read()
+            # What was sent before the goodbye is still carried out.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._inbox.join(), LAST_EVENTS_S)
         finally:
             worker.cancel()
             with suppress(asyncio.CancelledError):
@@ -118,7 +121,7 @@ class RealtimeSocket:
 
     async def _greet(self, after: Cursor | None) -> None:
         conversation = self._conversation
-        resumed = await self._resume()
+        resumed = await running_answer(conversation, self._responses)
         self._writer.send_all(self._wire.opened(conversation.opened_items()))
         if resumed is None or conversation.active is None:
             return
@@ -132,24 +135,6 @@ class RealtimeSocket:
         )
         running = self._start(RunningResponse(view, answer, conversation, self._writer))
         running.take_back(events, after)
-
-    async def _resume(self) -> tuple[Answer, list[Event]] | None:
-        """The conversation's running response and its events so far, if one still runs."""
-        conversation = self._conversation
-        while conversation.active is not None:
-            response_id = conversation.active.response_id
-            try:
-                answer = await self._responses.attach(response_id)
-            except NotFound:
-                logger.warning("response %s of a conversation is gone", response_id)
-                await conversation.forget_response(response_id)
-                continue
-            events = answer.drain_pending()
-            if not answer.is_ended:
-                return answer, events
-            # It ended just now: the store takes the answer from the log.
-            await conversation.reload()
-        return None
 
     async def _read(self) -> None:
         while True:
@@ -168,14 +153,18 @@ class RealtimeSocket:
             received = self._wire.receive(await self._inbox.get())
             if isinstance(received, bytes):
                 self._writer.send(received)
-                continue
-            try:
-                await self._execute(received)
-            except ReparteeError as error:
-                self._writer.send(self._wire.error(error, received.event_id))
-            except Exception as error:
-                logger.exception("%s failed", type(received.command).__name__)
-                self._writer.send(self._wire.error(error, received.event_id))
+            else:
+                await self._answer(received)
+            self._inbox.task_done()
+
+    async def _answer(self, received: Received) -> None:
+        try:
+            await self._execute(received)
+        except ReparteeError as error:
+            self._writer.send(self._wire.error(error, received.event_id))
+        except Exception as error:
+            logger.exception("%s failed", type(received.command).__name__)
+            self._writer.send(self._wire.error(error, received.event_id))
 
     async def _execute(self, received: Received) -> None:
         command: Command = received.command
@@ -232,7 +221,7 @@ class RealtimeSocket:
             response_id, self._responses.next_deadline()
         )
         try:
-            messages = await self._prompt(command)
+            messages = await prompt_of(command, self._conversation)
             answer = await self._submit(response_id, command, messages, self._conversation)
         except BaseException:
             await asyncio.shield(self._responses.spawn(self._give_back(response_id)))
@@ -253,7 +242,7 @@ class RealtimeSocket:
                 f"At most {MAX_OUT_OF_BAND} responses outside the conversation run at once.",
                 code="too_many_responses",
             )
-        messages = await self._prompt(command)
+        messages = await prompt_of(command, self._conversation)
         answer = await self._submit(new_id("resp_"), command, messages, None)
         self._follow(answer, command, None, None)
 
@@ -277,26 +266,6 @@ class RealtimeSocket:
 
     def _active(self) -> RunningResponse | None:
         return next((r for r in self._running.values() if r.conversation is not None), None)
-
-    async def _prompt(self, command: CreateResponse) -> tuple[Message, ...]:
-        messages: list[Message] = []
-        if command.instructions:
-            messages.append(Message("system", command.instructions))
-        if command.input is None:
-            messages += await self._conversation.messages()
-        else:
-            for item in command.input:
-                if isinstance(item, ItemReference):
-                    messages.append(await self._conversation.message(item.item_id, item.param))
-                else:
-                    messages.append(item.message)
-        if not messages:
-            raise InvalidRequest(
-                "There is nothing to answer: the conversation has no messages.",
-                code="empty_conversation",
-            )
-        check_size(messages, self._conversation.card, "The conversation")
-        return tuple(messages)
 
     async def _submit(
         self,
@@ -347,8 +316,8 @@ class RealtimeSocket:
     async def _cancel_response(self, response_id: str | None) -> None:
         running = self._active() if response_id is None else self._running.get(response_id)
         if running is not None:
-            running.is_cancelling = True
             await self._responses.engine.cancel(running.response_id)
+            running.is_cancelling = True
             return
         # It may run for another tab of this conversation.
         active_id = await self._conversation.active_response()
