@@ -29,6 +29,7 @@ class Answer:
         text: The whole answer.
         usage: The server's own counts, in OpenAI's chat form.
         finish_reason: `stop`, `length` or the server's own word.
+        ended_at: When the server said that it is over.
     """
 
     sent_at: float
@@ -36,10 +37,12 @@ class Answer:
     text: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
     finish_reason: str = ""
+    ended_at: float = 0.0
 
     @property
     def ttft_s(self) -> float:
-        return self.chunk_times[0] - self.sent_at
+        """Until the first text; until the end if no token made text (an end of turn)."""
+        return (self.chunk_times[0] if self.chunk_times else self.ended_at) - self.sent_at
 
     @property
     def gaps_s(self) -> list[float]:
@@ -98,6 +101,7 @@ async def stream_chat(host: str, port: int, body: dict[str, Any]) -> Answer:
             raise AnswerFailedError("the answer is not chunked")
         async for data in _sse_data(reader):
             if data == "[DONE]":
+                answer.ended_at = time.monotonic()
                 return answer
             _read_chunk(answer, json.loads(data))
     finally:
@@ -177,6 +181,7 @@ async def ask(socket: ClientConnection, prompt: str, max_tokens: int, **sampling
 def _finish(answer: Answer, response: dict[str, Any]) -> Answer:
     if response["status"] == "failed":
         raise AnswerFailedError(str(response["status_details"]))
+    answer.ended_at = time.monotonic()
     usage = response.get("usage") or {}
     answer.usage = {
         "prompt_tokens": usage.get("input_tokens", 0),
