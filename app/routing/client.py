@@ -28,6 +28,7 @@ from engine.contract import (
     Failed,
     Finished,
     GenerateRequest,
+    InvalidRequest,
     Listen,
     ModelCard,
     NotFound,
@@ -183,6 +184,7 @@ class EngineClient:
         """Send a request to a worker and listen to its answer.
 
         Raises:
+            InvalidRequest: a text isn't valid Unicode.
             Unavailable: no live worker, or Redis failed.
             Overloaded: every worker's queue is full.
         """
@@ -198,6 +200,12 @@ class EngineClient:
         try:
             with redis_errors("submit"):
                 await self._send(worker_id, Submit(request), owned_until=request.deadline_at)
+        except TypeError as error:
+            stream.end()
+            raise InvalidRequest(
+                "messages must be valid Unicode, without halves of surrogate pairs.",
+                param="messages",
+            ) from error
         except BaseException:
             # It may have been written all the same.
             self._cancelling[request.request_id] = worker_id

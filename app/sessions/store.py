@@ -153,11 +153,18 @@ class SessionStore:
         """
         if not item.created_at:
             item = replace(item, created_at=time.time())
+        try:
+            body = orjson.dumps(item.to_wire())
+        except TypeError as error:
+            raise InvalidRequest(
+                "item.content must be valid Unicode, without halves of surrogate pairs.",
+                param="item.content",
+            ) from error
         reply = await self._run(
             "add_item",
             session_id,
             item.item_id,
-            orjson.dumps(item.to_wire()),
+            body,
             after or "",
             event_id or "",
             keys.MAX_ITEMS,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import orjson
 from redis.exceptions import ResponseError
@@ -91,21 +90,19 @@ class Inbox:
         return reply[0][1] if reply else []
 
     def _dispatch(self, fields: list[bytes]) -> None:
-        wire: Any = None
+        """Hand one entry on. Whatever it holds, the next one is read."""
         try:
             wire = orjson.loads(dict(zip(fields[::2], fields[1::2], strict=True))[b"c"])
-            command = command_from_wire(wire)
-        except ReparteeError as error:
-            request = wire["request"]
-            self._on_bad_submit(request["id"], request["epoch"], request["reply_to"], error)
-            return
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            try:
+                command = command_from_wire(wire)
+            except ReparteeError as error:
+                request = wire["request"]
+                self._on_bad_submit(request["id"], request["epoch"], request["reply_to"], error)
+            else:
+                self._on_command(command)
+        except Exception as error:
             self.num_bad += 1
-            logger.warning(
-                "unreadable inbox entry passed over: %s: %s", type(error).__name__, error
-            )
-            return
-        self._on_command(command)
+            logger.warning("inbox entry passed over: %s: %s", type(error).__name__, error)
 
 
 def _after(entry_id: str) -> str:

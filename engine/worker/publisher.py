@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 import orjson
 from redis.exceptions import ResponseError
 
-from engine.contract import Event, Failed, Finished, ReparteeError, keys
+from engine.contract import EngineFault, Event, Failed, Finished, ReparteeError, keys
 from engine.worker.metrics import outcome_name
 from engine.worker.redis_client import RedisDownError, RedisLine, Value
 
@@ -84,7 +84,8 @@ class Publisher:
 
     Args:
         line: A connection of the publisher's own.
-        on_lost: Called with a request id whose log another writer has taken over.
+        on_lost: Called with a request id whose log another writer has taken over, or
+            whose event couldn't be written: the engine is to stop it.
         on_full: Called with True when too much is unwritten, with False afterwards.
     """
 
@@ -163,8 +164,16 @@ class Publisher:
             route = self._routes.get(event.request_id)
             if route is None or route.ended_at is not None:
                 continue
+            try:
+                body = orjson.dumps(event.to_wire())
+            except TypeError:
+                logger.exception("an event of %s can't be written", event.request_id)
+                self._on_lost(event.request_id)
+                fault = EngineFault("The engine failed on this request.")
+                event = Failed(event.request_id, route.epoch, route.next_seq, fault)
+                body = orjson.dumps(event.to_wire())
             # A copy of its own size: orjson's result keeps the kilobyte it was written in.
-            payload = memoryview(orjson.dumps(event.to_wire())).tobytes()
+            payload = memoryview(body).tobytes()
             route.entries.append((event.seq, payload))
             self._num_unsent_bytes += len(payload)
             self._dirty[event.request_id] = route

@@ -215,7 +215,12 @@ class Worker:
         if not self._publisher.open(request_id, request.epoch, request.reply_to):
             return
         self._counters["repartee_submits_total"] += 1
-        error = self._refusal(request)
+        try:
+            error = self._refusal(request)
+        except TypeError as unreadable:
+            # A value of the wrong type, from a gateway of another make.
+            self._on_refused(request_id, unreadable)
+            return
         if error is not None:
             self._publisher.fail(request_id, error)
             return

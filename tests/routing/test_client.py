@@ -116,6 +116,15 @@ async def test_a_failing_request_fails_alone(
         assert isinstance((await collect(await client.submit(make_request())))[-1], Finished)
 
 
+async def test_half_a_surrogate_pair_is_refused_before_it_is_sent(redis_url: str) -> None:
+    async with running_worker(redis_url), running_client(redis_url) as client:
+        await until(client.ready)
+        with pytest.raises(InvalidRequest) as caught:
+            await client.submit(make_request("x\ud83d"))
+        assert caught.value.param == "messages"
+        assert isinstance((await collect(await client.submit(make_request())))[-1], Finished)
+
+
 async def test_a_request_past_its_deadline_ends(redis_url: str) -> None:
     content = script(text="a b c d", stall_after=2)
     async with running_worker(redis_url), running_client(redis_url) as client:

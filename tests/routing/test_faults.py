@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 import redis as redis_module
 
+from app import redis_client
 from app.routing import EngineClient
+from app.routing import inbox as gateway_inbox
 from engine.contract import Failed, Finished, Unavailable, keys
+from engine.worker import inbox as worker_inbox
 from tests.fakes.engine import FakeEngine
 from tests.redis_server import RedisServer
 from tests.spine import (
@@ -213,7 +216,7 @@ async def test_a_frozen_process_is_refused_when_it_wakes(
 
 
 async def test_a_stuck_engine_is_not_ready_and_gets_nothing(redis_url: str) -> None:
-    content = script(text="a b c d", freeze_after=2, freeze_ms=6000)
+    content = script(text="a b c d", freeze_after=2, freeze_ms=5000)
     with worker_process(redis_url):
         async with running_client(redis_url) as client:
             await until(client.ready)
@@ -282,8 +285,13 @@ async def test_clients_that_vanish_leave_nothing_behind(redis_url: str) -> None:
             assert state.num_waiting == state.used_blocks == 0
 
 
-async def test_a_quiet_reader_stays_connected(redis_url: str, redis_server: RedisServer) -> None:
-    """Longer than both the block time and the command timeout, without reconnecting."""
+async def test_a_quiet_reader_stays_connected(
+    redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than block time and command timeout together, without reconnecting."""
+    monkeypatch.setattr(redis_client, "COMMAND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(gateway_inbox, "BLOCK_MS", 500)
+    monkeypatch.setattr(worker_inbox, "BLOCK_MS", 500)
 
     def readers(outside: redis_module.Redis) -> set[str]:
         return {
@@ -297,7 +305,7 @@ async def test_a_quiet_reader_stays_connected(redis_url: str, redis_server: Redi
         await collect(await client.submit(make_request()))
         with redis_server.client() as outside:
             before = readers(outside)
-            await asyncio.sleep(6)
+            await asyncio.sleep(2.5)
             assert readers(outside) == before
         assert isinstance((await collect(await client.submit(make_request())))[-1], Finished)
 
@@ -310,6 +318,7 @@ async def test_unknown_cancels_and_broken_commands_leave_no_trace(
         running_client(redis_url) as client,
     ):
         await until(client.ready)
+        mistyped = {**make_request().to_wire(), "deadline_at": "soon"}
         bodies = [
             "",
             "null",
@@ -320,6 +329,10 @@ async def test_unknown_cancels_and_broken_commands_leave_no_trace(
             '{"t":"submit"}',
             '{"t":"submit","request":{"id":"x"}}',
             '{"t":"cancel","id":5}',
+            '{"t":"cancel","id":["x"]}',
+            '{"t":"listen","id":{},"gateway":[]}',
+            json.dumps({"t": "submit", "request": {"id": ["x"], "model": "m"}}),
+            json.dumps({"t": "submit", "request": mistyped}),
             "\ud83d".encode("utf-8", "surrogatepass"),
         ]
         with redis_server.client() as outside:
@@ -334,8 +347,8 @@ async def test_unknown_cancels_and_broken_commands_leave_no_trace(
             await asyncio.to_thread(pipe.execute)
             answer = await collect(live)
             assert text_of(answer) == TEXT and isinstance(answer[-1], Finished)
-            await until(lambda: client.workers()[0].metrics["repartee_cancels_total"] == 10_001)
-            assert client.workers()[0].metrics["repartee_unreadable_commands_total"] == 10
+            await until(lambda: client.workers()[0].metrics["repartee_cancels_total"] == 10_002)
+            assert client.workers()[0].metrics["repartee_unreadable_commands_total"] == 13
             assert worker._publisher.num_live == 0 and not worker._preparing
             assert not worker._deadlines and not worker._tasks
             assert not any("r9999" in name for name in outside.scan_iter("*"))

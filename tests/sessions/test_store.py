@@ -274,6 +274,13 @@ async def test_every_key_has_a_lifetime_that_use_renews(
     assert all(outside.ttl(name) > 50 for name in names)
 
 
+async def test_half_a_surrogate_pair_is_refused_and_nothing_kept(store: SessionStore) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await store.add_item("s1", user("a", "x\ud83d"))
+    assert caught.value.param == "item.content"
+    assert await ids(store) == []
+
+
 async def test_a_deleted_session_is_gone(store: SessionStore, outside: redis_module.Redis) -> None:
     await store.add_item("s1", user("a"), event_id="e")
     assert await store.delete("s1")

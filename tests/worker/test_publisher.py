@@ -206,6 +206,24 @@ async def test_after_its_end_nothing_more_is_said(harness: Harness) -> None:
     assert not harness.publisher.open("r1", 1, "g1")
 
 
+async def test_an_event_that_cannot_be_written_fails_its_response_alone(
+    harness: Harness,
+) -> None:
+    for request_id in ("r1", "r2"):
+        harness.publisher.open(request_id, 1, "g1")
+    harness.publisher.offer(
+        [
+            Accepted("r1", 1, 0, 3),
+            Delta("r1", 1, 1, "half \ud83d", 1),
+            *answer("r2", 3),
+        ]
+    )
+    await harness.settled()
+    kinds = [wire["t"] for _, wire in harness.log("r1")]
+    assert kinds == ["a", "x"] and harness.lost == ["r1"]
+    assert len(harness.log("r2")) == 5
+
+
 async def test_ended_responses_are_let_go(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
