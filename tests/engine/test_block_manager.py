@@ -76,6 +76,16 @@ def test_least_recently_used_goes_first() -> None:
     assert not blocks.match([b"b"])
 
 
+def test_blocks_without_a_name_go_before_any_with_one() -> None:
+    blocks = BlockManager(3, 16)
+    named, unnamed, _ = blocks.allocate(1), blocks.allocate(1), blocks.allocate(1)
+    blocks.name(named[0], b"a")
+    blocks.release(named)
+    blocks.release(unnamed)
+    assert blocks.allocate(1) == unnamed
+    assert blocks.match([b"a"]) == named
+
+
 def test_the_same_content_twice_keeps_one_name() -> None:
     blocks = BlockManager(2, 16)
     one, two = blocks.allocate(1), blocks.allocate(1)

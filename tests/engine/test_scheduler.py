@@ -149,6 +149,29 @@ def test_pri_04_a_pool_too_small_for_two_does_not_thrash() -> None:
     assert bench.clock.now <= serial.clock.now
 
 
+def test_admission_leaves_room_for_answers_to_grow() -> None:
+    bench = Bench(num_blocks=10, block_size=4)
+    bench.add("a", "x" * 7, max_tokens=20)
+    bench.engine.step()
+    # Seven blocks: all that are free, and the first answer still grows.
+    bench.add("b", "y" * 27, max_tokens=4)
+    assert ends(bench.run()) == ["a", "b"]
+    assert bench.engine.scheduler.counts.suspensions == 0
+
+
+def test_an_aged_request_is_not_suspended_for_a_vip() -> None:
+    bench = Bench(max_running=1, ageing_ms=100.0)
+    bench.add("first", "f", max_tokens=40)
+    bench.engine.step()
+    bench.add("batch", "b", tier=Tier.BATCH, max_tokens=20)
+    while "first" in bench.engine.sequences:
+        bench.engine.step()
+    bench.engine.step()
+    bench.add("vip", "v", tier=Tier.VIP, max_tokens=2)
+    assert ends(bench.run()) == ["batch", "vip"]
+    assert bench.engine.scheduler.counts.suspensions == 0
+
+
 def test_pri_06_a_vip_takes_a_slot_and_the_victim_resumes_exactly() -> None:
     bench = Bench(max_running=2)
     for name in ("b0", "b1"):

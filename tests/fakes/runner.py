@@ -103,6 +103,8 @@ class FakeRunner:
         for item in plan.work:
             seq = item.sequence
             known = [*seq.tokens[: item.start + item.num_tokens], *item.draft]
+            end = len(known) + item.num_decode_steps - 1
+            assert end < seq.max_tokens, f"computes {end} of at most {seq.max_tokens} tokens"
             for position in range(item.start, len(known)):
                 self._write(seq.block_table, position, known[position])
             self._check_kv(seq.block_table, known)
