@@ -123,11 +123,12 @@ async def receive(socket: ClientConnection, timeout_s: float = 10.0) -> dict[str
 
 
 async def receive_until(
-    socket: ClientConnection, kind: str, timeout_s: float = 10.0
+    socket: ClientConnection, kind: str | tuple[str, ...], timeout_s: float = 10.0
 ) -> list[dict[str, Any]]:
-    """Events up to the first of a kind, that one included."""
+    """Events up to the first of a kind, or of some kinds, that one included."""
+    kinds = (kind,) if isinstance(kind, str) else kind
     events: list[dict[str, Any]] = []
     async with asyncio.timeout(timeout_s):
-        while not events or events[-1]["type"] != kind:
+        while not events or events[-1]["type"] not in kinds:
             events.append(json.loads(await socket.recv()))
     return events

@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.gateway.live import LiveGateway, receive, running_gateway, script
+from tests.gateway.live import LiveGateway, receive, receive_until, running_gateway, script
 from tests.gateway.test_realtime import ask, closed, done
 from tests.spine import running_worker, until
 
@@ -103,6 +103,7 @@ async def test_sht_01_the_process_exits_with_0(redis_url: str) -> None:
                 await receive(idle)
                 await receive(busy)
                 await ask(busy, script(num_tokens=30, rate=60))
+                await receive_until(busy, "response.created")
                 process.send_signal(signal.SIGTERM)
                 assert await closed(idle) == 1012
                 assert (await done(busy))["status"] == "completed"

@@ -18,6 +18,9 @@ KEY = "sk-0123456789abcdef"
 
 
 async def test_without_redis_requests_are_refused_and_sockets_stay(own_redis: RedisServer) -> None:
+    # The default may put a write off for seconds, and the kill comes sooner.
+    with own_redis.client() as client:
+        client.config_set("appendfsync", "always")
     async with running_gateway(own_redis.url) as gateway, gateway.socket() as socket:
         session_id = (await receive(socket))["session"]["id"]
         own_redis.kill()

@@ -48,7 +48,8 @@ async def send(socket: ClientConnection, event: dict[str, Any]) -> None:
 
 async def ask(socket: ClientConnection, text: str, **response: Any) -> None:
     await send(socket, user_item(text))
-    await receive_until(socket, "conversation.item.done")
+    events = await receive_until(socket, ("conversation.item.done", "error"))
+    assert events[-1]["type"] != "error", events[-1]
     await send(socket, {"type": "response.create", "response": response})
 
 
