@@ -30,6 +30,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
             _FLAG, _ADDRESS,
         ],
     ),
+    "sample": (_FLAG, [_ADDRESS]),
     "paged_attention": (
         _FLAG,
         [
@@ -47,6 +48,15 @@ INT4, INT8, FLOAT, BFLOAT, HALF = 0, 1, 2, 3, 4
 TILE_ROWS = 16
 BLOCK = 32
 
+# Addresses of src/sampling.h, in order; all but the first and last are the fields of
+# `SamplingBatch` of the same name.
+SAMPLING_TENSORS = (
+    "logits", "plain", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
+    "frequency_penalty", "presence_penalty", "seeds", "positions", "bias_starts", "bias_ids",
+    "bias_values", "seen_starts", "seen_ids", "seen_counts", "masked_starts", "masked_ids",
+    "tokens",
+)  # fmt: skip
+
 
 class NativeWeight(ctypes.Structure):
     """`Weight` of src/weight.h."""
@@ -62,6 +72,17 @@ class NativeWeight(ctypes.Structure):
         ("data", ctypes.c_void_p),
         ("scale", ctypes.c_void_p),
         ("minimum", ctypes.c_void_p),
+    )
+
+
+class NativeSamplingRows(ctypes.Structure):
+    """`SamplingRows` of src/sampling.h."""
+
+    _fields_ = (
+        ("num_rows", ctypes.c_int64),
+        ("vocabulary", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in SAMPLING_TENSORS),
+        ("noise_range", ctypes.c_double),
     )
 
 

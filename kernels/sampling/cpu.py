@@ -1,7 +1,7 @@
 """Sampling on the CPU: only tokens that noise could still lift to the top are looked at.
 
-NumPy, since its operations on one row stay on one thread: rows are too short to be
-worth waking others for.
+By the native kernels; without them by NumPy, since its operations on one row stay on one
+thread: rows are too short to be worth waking others for.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from kernels import native
 from kernels.sampling.batch import SamplingBatch
+from kernels.sampling.native import sample_native
 from kernels.sampling.noise import NOISE_RANGE, gumbel_noise
 from kernels.sampling.reference import NO_TOKEN, adjust_row
 
 
 def sample_cpu(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """See `kernels.sampling.sample`."""
+    library = native.library()
+    if library is not None:
+        return sample_native(library, logits, batch)
     values = logits.numpy()
     tokens = values.argmax(axis=1)
     # A NaN wins every argmax, so a finite best has none beside it.

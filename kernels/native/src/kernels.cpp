@@ -4,6 +4,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "sampling.h"
 
 using namespace repartee;
 
@@ -96,5 +97,7 @@ int repartee_paged_attention(const float* q, int64_t num_tokens, int64_t num_q_h
   }
   return kOk;
 }
+
+int repartee_sample(const SamplingRows* rows) { return sample_rows(*rows) ? kOk : kOutOfRange; }
 
 }  // extern "C"

@@ -135,12 +135,17 @@ inline VF vf_low_bfloats(VF a) {
 inline VF vf_high_bfloats(VF a) {
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), vi_set(-65536)));
 }
+// A bit a lane: a >= b.
+inline uint32_t vf_at_least(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 #else
 inline VF vf_low_bfloats(VF a) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16));
 }
 inline VF vf_high_bfloats(VF a) {
   return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(a), vi_set(-65536)));
+}
+inline uint32_t vf_at_least(VF a, VF b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
 }
 #endif
 
