@@ -3,8 +3,11 @@
 Modules:
     directory: which workers are alive, from their heartbeats.
     policy: which of them gets a request.
+    commands: into workers' inboxes, and whose a response is.
+    inbox: the gateway's own stream of events, and its one reader.
     stream: one listener's ordered view of one response.
     log: reading a response's log, and ending it when its worker has died.
+    listeners: every open stream, fed, mended and ended in time.
     client: `EngineClient`, the only thing that the gateway uses.
 """
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.redis_client import make_client, redis_errors
 from app.routing import policy
+from app.routing.commands import Commands
 from app.routing.directory import Status, WorkerDirectory
 from app.routing.inbox import GatewayInbox
 from app.routing.listeners import Listeners, worker_died
@@ -22,7 +22,6 @@ from app.routing.policy import Candidate
 from app.routing.stream import ResponseStream
 from engine.contract import (
     Cancel,
-    Command,
     Cursor,
     Event,
     Failed,
@@ -71,6 +70,7 @@ class EngineClient:
         self._max_waiting = max_waiting
         self._owns_redis = redis is None
         self._redis = redis or make_client(redis_url, f"repartee-gateway-{gateway_id}")
+        self._commands = Commands(self._redis)
         self._log = ResponseLog(self._redis)
         self._directory = WorkerDirectory(self._redis, on_dead=self._on_dead)
         self._inbox = GatewayInbox(
@@ -199,7 +199,9 @@ class EngineClient:
         self._sent_at.setdefault(worker_id, {})[request.request_id] = time.monotonic()
         try:
             with redis_errors("submit"):
-                await self._send(worker_id, Submit(request), owned_until=request.deadline_at)
+                await self._commands.send(
+                    worker_id, Submit(request), owned_until=request.deadline_at
+                )
         except TypeError as error:
             stream.end()
             raise InvalidRequest(
@@ -223,7 +225,9 @@ class EngineClient:
             Unavailable: Redis failed.
         """
         with redis_errors("attach"):
-            last, owner = await asyncio.gather(self._log.last(request_id), self._owner(request_id))
+            last, owner = await asyncio.gather(
+                self._log.last(request_id), self._commands.owner(request_id)
+            )
             if last is None and owner is None:
                 raise NotFound(
                     f"The response {request_id!r:.200} does not exist any more.",
@@ -252,7 +256,7 @@ class EngineClient:
         worker_id = stream.worker_id
         if worker_id is not None:
             self._directory.expect(worker_id)
-            await self._send(worker_id, Listen(stream.request_id, self.gateway_id))
+            await self._commands.send(worker_id, Listen(stream.request_id, self.gateway_id))
         await self._listeners.catch_up(stream)
         if worker_id is not None and self._directory.status(worker_id) is Status.DEAD:
             await self._listeners.end(stream, worker_died())
@@ -268,19 +272,19 @@ class EngineClient:
                 # Sent again by the sweep until the terminal event is there.
                 self._cancelling[request_id] = stream.worker_id
                 try:
-                    await self._send(stream.worker_id, Cancel(request_id))
+                    await self._commands.send(stream.worker_id, Cancel(request_id))
                 except (RedisError, OSError) as error:
                     logger.info("cancel of %s put off: %s", request_id, error)
                 return
         with redis_errors("cancel"):
-            owner = await self._owner(request_id)
+            owner = await self._commands.owner(request_id)
             if owner is None:
                 return
             self._directory.expect(owner[0])
             if self._directory.status(owner[0]) is Status.DEAD:
                 await self._log.end(request_id, worker_died())
                 return
-            await self._send(owner[0], Cancel(request_id))
+            await self._commands.send(owner[0], Cancel(request_id))
 
     def _choose(self, request: GenerateRequest) -> str:
         age_s = self._directory.poll_age_s
@@ -303,36 +307,6 @@ class EngineClient:
         for request_id in [rid for rid, sent_at in sent.items() if sent_at < horizon]:
             del sent[request_id]
         return len(sent)
-
-    async def _send(
-        self, worker_id: str, command: Command, *, owned_until: float | None = None
-    ) -> None:
-        """Put a command into a worker's inbox; note whose response it is, if asked to."""
-        key = keys.inbox(worker_id)
-        async with self._redis.pipeline(transaction=False) as pipe:
-            if owned_until is not None:
-                request_id = (
-                    command.request.request_id
-                    if isinstance(command, Submit)
-                    else command.request_id
-                )
-                owner = orjson.dumps({"w": worker_id, "d": owned_until})
-                pipe.set(keys.owner(request_id), owner, ex=keys.LOG_TTL_S)
-            pipe.xadd(
-                key,
-                {"c": orjson.dumps(command.to_wire())},
-                maxlen=keys.INBOX_MAXLEN,
-                approximate=True,
-            )
-            pipe.expire(key, keys.INBOX_TTL_S)
-            await pipe.execute()
-
-    async def _owner(self, request_id: str) -> tuple[str, float] | None:
-        body = await self._redis.get(keys.owner(request_id))
-        if body is None:
-            return None
-        wire = orjson.loads(body)
-        return wire["w"], wire["d"]
 
     def _closed(self, stream: ResponseStream) -> None:
         if stream.request_id not in self._listeners:
@@ -366,12 +340,12 @@ class EngineClient:
         for request in list(self._unanswered.values()):
             for stream in self._listeners.of(request.request_id)[:1]:
                 if stream.worker_id is not None:
-                    await self._send(
+                    await self._commands.send(
                         stream.worker_id, Submit(request), owned_until=request.deadline_at
                     )
         for stream in self._listeners.all():
             if stream.worker_id is not None:
-                await self._send(
+                await self._commands.send(
                     stream.worker_id,
                     Listen(stream.request_id, self.gateway_id),
                     owned_until=stream.deadline_at,
@@ -391,7 +365,7 @@ class EngineClient:
     async def _send_cancels(self) -> None:
         """Cancels that no terminal event has answered yet; a worker takes repeats."""
         for request_id, worker_id in list(self._cancelling.items()):
-            await self._send(worker_id, Cancel(request_id))
+            await self._commands.send(worker_id, Cancel(request_id))
             if request_id not in self._listeners:
                 self._cancelling.pop(request_id, None)
 

@@ -4,6 +4,7 @@ Modules:
     records: what the store hands out (`Session`, `Item`, `ActiveResponse`).
     keys: names of a conversation's keys, their lifetime and bounds.
     scripts: the Lua in `lua/`, loaded and run.
+    refusals: what a script's refusal means to a client.
     store: `SessionStore`, the only thing that the gateway uses.
 """
 

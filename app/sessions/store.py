@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 from redis.asyncio import Redis
@@ -21,6 +21,7 @@ from app.redis_client import make_client, redis_errors
 from app.routing.log import ResponseLog
 from app.sessions import keys
 from app.sessions.records import ActiveResponse, AddedItem, Item, Session
+from app.sessions.refusals import no_item, no_session, refuse
 from app.sessions.scripts import Scripts
 from engine.contract import (
     Conflict,
@@ -30,7 +31,6 @@ from engine.contract import (
     Finished,
     FinishReason,
     InvalidRequest,
-    NotFound,
 )
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class SessionStore:
         """
         session = await self._read(session_id)
         if tenant is not None and session.tenant != tenant:
-            raise _no_session(session_id)
+            raise no_session(session_id)
         if session.active is not None and await self._reconcile(session_id, session.active):
             session = await self._read(session_id)
         return session
@@ -311,7 +311,7 @@ class SessionStore:
                     pipe.expire(name, self._ttl_s)
                 meta, order, bodies, *_ = await pipe.execute()
         if not meta:
-            raise _no_session(session_id)
+            raise no_session(session_id)
         return Session(
             session_id=session_id,
             version=int(meta[b"version"]),
@@ -331,9 +331,9 @@ class SessionStore:
                 pipe.hget(items_key, item_id)
                 exists, body = await pipe.execute()
         if not exists:
-            raise _no_session(session_id)
+            raise no_session(session_id)
         if body is None:
-            raise _no_item(item_id)
+            raise no_item(item_id)
         return bytes(body)
 
     async def _reconcile(self, session_id: str, active: ActiveResponse) -> bool:
@@ -379,57 +379,8 @@ class SessionStore:
         allowed |= {"busy"} if may_be_busy else set()
         allowed |= {"stale"} if may_be_stale else set()
         if outcome not in allowed:
-            _refuse(reply, session_id, item_id, after)
+            refuse(reply, session_id, item_id, after)
         return reply
-
-
-def _refuse(reply: list[Any], session_id: str, item_id: str | None, after: str | None) -> NoReturn:
-    """Raise what a script's outcome means."""
-    match reply[0]:
-        case "gone":
-            raise _no_session(session_id)
-        case "no_item":
-            raise _no_item(item_id or "")
-        case "no_previous":
-            raise NotFound(
-                f"previous_item_id {after!r:.100} is no item of this conversation.",
-                code="item_not_found",
-                param="previous_item_id",
-            )
-        case "taken":
-            raise InvalidRequest(
-                f"The item id {item_id!r:.100} is taken.", code="item_id_taken", param="item.id"
-            )
-        case "too_many":
-            raise InvalidRequest(
-                f"A conversation holds at most {keys.MAX_ITEMS} items, this one has {reply[1]}.",
-                code="conversation_full",
-                param="item",
-            )
-        case "too_large":
-            raise InvalidRequest(
-                f"A conversation's items hold at most {keys.MAX_ITEM_BYTES} bytes, with this "
-                f"one they would have {reply[1]}.",
-                code="conversation_full",
-                param="item",
-            )
-        case "stale":
-            raise Conflict("The conversation has changed meanwhile.", code="version_conflict")
-    raise AssertionError(f"unknown outcome {reply[0]!r}")
-
-
-def _no_session(session_id: str) -> NotFound:
-    return NotFound(
-        f"The session {session_id!r:.100} does not exist or has expired.",
-        code="session_not_found",
-        param="session_id",
-    )
-
-
-def _no_item(item_id: str) -> NotFound:
-    return NotFound(
-        f"The item {item_id!r:.100} does not exist.", code="item_not_found", param="item_id"
-    )
 
 
 def _active(meta: Mapping[bytes, bytes]) -> ActiveResponse | None:

@@ -3,6 +3,7 @@
 Modules:
     redis_client: one pipelined Redis connection that the worker controls itself.
     engine_thread: the step loop, and what it asks of an engine.
+    route: one response's events and where they go.
     publisher: events to response logs and to listening gateways.
     inbox: commands from the worker's inbox stream.
     heartbeat: `WorkerState`, twice a second.

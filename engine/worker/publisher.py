@@ -24,6 +24,7 @@ from redis.exceptions import ResponseError
 from engine.contract import EngineFault, Event, Failed, Finished, ReparteeError, keys
 from engine.worker.metrics import outcome_name
 from engine.worker.redis_client import RedisDownError, RedisLine, Value
+from engine.worker.route import MAX_LISTENERS, Route
 
 logger = logging.getLogger(__name__)
 
@@ -41,42 +42,6 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
-
-_LISTENERS_MAX = 64
-
-
-class Route:
-    """One response's events and where they go."""
-
-    __slots__ = (
-        "ended_at",
-        "entries",
-        "epoch",
-        "key",
-        "listeners",
-        "num_logged",
-        "num_notified",
-        "request_id",
-    )
-
-    def __init__(self, request_id: str, epoch: int, reply_to: str) -> None:
-        self.request_id = request_id
-        self.epoch = epoch
-        self.key = keys.log(request_id)
-        self.listeners = [reply_to]
-        self.entries: list[tuple[int, bytes]] = []
-        self.num_logged = 0
-        self.num_notified = 0
-        self.ended_at: float | None = None
-
-    @property
-    def next_seq(self) -> int:
-        return self.entries[-1][0] + 1 if self.entries else 0
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether all of it is written."""
-        return self.num_logged == self.num_notified == len(self.entries)
 
 
 class Publisher:
@@ -153,7 +118,7 @@ class Publisher:
             return
         if gateway_id not in route.listeners:
             route.listeners.append(gateway_id)
-            del route.listeners[:-_LISTENERS_MAX]
+            del route.listeners[:-MAX_LISTENERS]
         if route.entries:
             self._nudges.append((route, gateway_id))
             self._wake.set()

@@ -1,0 +1,49 @@
+"""Commands into workers' inboxes, and whose a response is."""
+
+from __future__ import annotations
+
+import orjson
+from redis.asyncio import Redis
+
+from engine.contract import Command, Submit, keys
+
+
+class Commands:
+    """Sends commands and remembers owners.
+
+    Args:
+        redis: A pooled client.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def send(
+        self, worker_id: str, command: Command, *, owned_until: float | None = None
+    ) -> None:
+        """Put a command into a worker's inbox; note whose response it is, if asked to."""
+        key = keys.inbox(worker_id)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            if owned_until is not None:
+                request_id = (
+                    command.request.request_id
+                    if isinstance(command, Submit)
+                    else command.request_id
+                )
+                owner = orjson.dumps({"w": worker_id, "d": owned_until})
+                pipe.set(keys.owner(request_id), owner, ex=keys.LOG_TTL_S)
+            pipe.xadd(
+                key,
+                {"c": orjson.dumps(command.to_wire())},
+                maxlen=keys.INBOX_MAXLEN,
+                approximate=True,
+            )
+            pipe.expire(key, keys.INBOX_TTL_S)
+            await pipe.execute()
+
+    async def owner(self, request_id: str) -> tuple[str, float] | None:
+        body = await self._redis.get(keys.owner(request_id))
+        if body is None:
+            return None
+        wire = orjson.loads(body)
+        return wire["w"], wire["d"]

@@ -1,0 +1,54 @@
+"""One response's events and where they go."""
+
+from __future__ import annotations
+
+from engine.contract import keys
+
+# Gateways that listen to one response; the first to come is the first to go.
+MAX_LISTENERS = 64
+
+
+class Route:
+    """See the module.
+
+    Attributes:
+        request_id: Whose.
+        epoch: The lease under which it is written.
+        key: Its log.
+        listeners: Gateways that get its events.
+        entries: (seq, event as JSON), from the first on.
+        num_logged: Entries that the log holds.
+        num_notified: Entries that the listeners were sent.
+        ended_at: Monotonic time of its terminal event; None before.
+    """
+
+    __slots__ = (
+        "ended_at",
+        "entries",
+        "epoch",
+        "key",
+        "listeners",
+        "num_logged",
+        "num_notified",
+        "request_id",
+    )
+
+    def __init__(self, request_id: str, epoch: int, reply_to: str) -> None:
+        self.request_id = request_id
+        self.epoch = epoch
+        self.key = keys.log(request_id)
+        self.listeners = [reply_to]
+        self.entries: list[tuple[int, bytes]] = []
+        self.num_logged = 0
+        self.num_notified = 0
+        self.ended_at: float | None = None
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the event that comes next."""
+        return self.entries[-1][0] + 1 if self.entries else 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of it is written."""
+        return self.num_logged == self.num_notified == len(self.entries)
