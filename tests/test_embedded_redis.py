@@ -91,6 +91,17 @@ async def test_only_this_user_reaches_it(tmp_path: Path) -> None:
     assert not server.socket_path.parent.exists()
 
 
+def test_a_killed_supervisors_socket_folder_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    binary = RedisBinary(Path("redis-server"), (7, 0, 0), "PATH")
+    left = EmbeddedRedis(binary, tmp_path).socket_path.parent
+    server = EmbeddedRedis(binary, tmp_path)
+    assert not left.exists()
+    assert (tmp_path / "redis" / "socket").readlink() == server.socket_path.parent
+    server.remove_socket()
+    assert not server.socket_path.parent.exists()
+    assert not (tmp_path / "redis" / "socket").is_symlink()
+
+
 def test_an_old_server_does_not_hide_newer_data(tmp_path: Path) -> None:
     (tmp_path / "redis" / "appendonlydir").mkdir(parents=True)
     with pytest.raises(StartupError, match=r"written by Redis 7 or later"):
