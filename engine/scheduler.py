@@ -18,6 +18,10 @@ from engine.speculation import Speculation
 from engine.step import StepPlan, Work
 from engine.step_costs import StepCosts
 
+# Where even the smallest piece of a prompt takes longer than a step should, pieces may
+# take this much longer than that: much of a step's time doesn't depend on its size.
+_STRETCH = 1.25
+
 
 @dataclass(slots=True)
 class SchedulerCounts:
@@ -264,6 +268,10 @@ class Scheduler:
             return []
         block_size = self.blocks.block_size
         limit_ms = self._config.target_step_ms if num_decoding else self._config.prefill_step_ms
+        least = num_decoding + block_size
+        least_ms = self.costs.predict_ms(least)
+        if least_ms is not None and self.costs.max_tokens >= least:
+            limit_ms = max(limit_ms, _STRETCH * least_ms)
         budget = min(self.costs.tokens_within(limit_ms), self._config.max_step_tokens)
         budget = max(budget - num_decoding, block_size)
         order = sorted(seqs, key=lambda seq: (seq.rank, seq.num_uncomputed, seq.id))

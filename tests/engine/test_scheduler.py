@@ -73,11 +73,25 @@ def test_a_long_context_shrinks_the_pieces() -> None:
         before = bench.clock.now
         bench.engine.step()
         gaps.append((bench.clock.now - before) * 1000)
-    late = sorted(gaps)[int(len(gaps) * 0.9)]
+    late = sorted(gaps)[int(len(gaps) * 0.98)]
     assert late <= 1.25 * bench.config.target_step_ms
-    # The first try, before anything is known, may be too large.
-    assert max(gaps[2:]) <= 1.6 * bench.config.target_step_ms
+    # Now and then a larger piece is tried again.
+    assert max(gaps[2:]) <= 2 * bench.config.target_step_ms
     assert sum(gaps) / len(gaps) >= 0.7 * bench.config.target_step_ms
+
+
+def test_slow_steps_do_not_shrink_pieces_to_nothing() -> None:
+    # Any step takes longer than it should, and more tokens hardly change that.
+    bench = Bench(num_blocks=2048, block_size=16, runner={"base_ms": 200.0, "token_ms": 0.5})
+    bench.add("chat", "hi", max_tokens=1000)
+    for _ in range(5):
+        bench.engine.step()
+    bench.add("long", "x" * 3000, max_tokens=1)
+    num_steps = 0
+    while "long" in bench.engine.sequences:
+        bench.engine.step()
+        num_steps += 1
+    assert num_steps < 30
 
 
 def test_pri_01_long_low_prompts_do_not_block_a_vip() -> None:
