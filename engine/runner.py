@@ -71,7 +71,7 @@ class CpuRunner:
     def run(self, plan: StepPlan) -> StepOutput:
         """See `engine.step.Runner`."""
         started = time.perf_counter()
-        inputs = _Inputs(plan, self._block_size)
+        inputs = StepInputs(plan, self._block_size)
         prepared = time.perf_counter()
         logits = self._model.forward(
             inputs.token_ids,
@@ -85,7 +85,7 @@ class CpuRunner:
         tokens: list[int] = []
         if inputs.rows:
             tokens = sample(logits, SamplingBatch.from_rows(inputs.rows)).tolist()
-        output = _accepted(plan, tokens)
+        output = accepted_tokens(plan, tokens)
         times = StepTimes(
             prepare_s=prepared - started,
             forward_s=computed - prepared,
@@ -102,7 +102,7 @@ class CpuRunner:
                 values[targets] = values[sources]
 
 
-class _Inputs:
+class StepInputs:
     """A plan's tensors."""
 
     def __init__(self, plan: StepPlan, block_size: int) -> None:
@@ -156,7 +156,7 @@ class _Inputs:
         )
 
 
-def _accepted(plan: StepPlan, sampled: list[int]) -> dict[int, list[int]]:
+def accepted_tokens(plan: StepPlan, sampled: list[int]) -> dict[int, list[int]]:
     """Tokens by sequence id: each draft is accepted while it is what was sampled."""
     output: dict[int, list[int]] = {}
     row = 0
