@@ -30,6 +30,9 @@ from tests.redis_server import RedisServer
 ROOT = Path(__file__).parents[1]
 MODEL = "repartee-fake"
 START_TIMEOUT_S = 60.0
+IDLE_S = 3.0
+# A worker refuses a burst that is longer than its queue.
+STAGGER_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Result:
         seconds: From the first request to the last end.
         cpu_us_per_delta: The gateway's CPU time, user and system, for each delta.
         deltas_per_s: Rate over all sockets.
+        idle_cpu_percent: Of one core, with the sockets open and nothing asked.
         rss_mib: The gateway's resident memory at the end.
     """
 
@@ -50,6 +54,7 @@ class Result:
     seconds: float
     cpu_us_per_delta: float
     deltas_per_s: float
+    idle_cpu_percent: float
     rss_mib: float
 
 
@@ -105,8 +110,9 @@ async def ready(port: int) -> None:
     raise TimeoutError("the gateway did not become ready")
 
 
-async def answer(socket: ClientConnection, num_tokens: int) -> int:
-    """Ask once, read to the end; the number of deltas."""
+async def answer(socket: ClientConnection, num_tokens: int, delay_s: float) -> int:
+    """Ask once, after a while, and read to the end; the number of deltas."""
+    await asyncio.sleep(delay_s)
     script = "!json " + json.dumps({"num_tokens": num_tokens})
     item = {
         "type": "message",
@@ -121,6 +127,8 @@ async def answer(socket: ClientConnection, num_tokens: int) -> int:
             deltas += 1
         elif '"response.done"' in frame[:60]:  # type: ignore[operator]
             return deltas
+        elif '"type":"error"' in frame[:60]:  # type: ignore[operator]
+            raise RuntimeError(f"refused: {frame!r}")
     raise RuntimeError("a socket ended early")
 
 
@@ -130,8 +138,13 @@ async def measure(pid: int, port: int, num_sockets: int, num_tokens: int) -> Res
     sockets = [await connect(url, compression=None) for _ in range(num_sockets)]
     for socket in sockets:
         await socket.recv()
+    idle = cpu_seconds(pid)
+    await asyncio.sleep(IDLE_S)
     cpu, started_at = cpu_seconds(pid), time.monotonic()
-    counts = await asyncio.gather(*(answer(socket, num_tokens) for socket in sockets))
+    idle = cpu - idle
+    counts = await asyncio.gather(
+        *(answer(socket, num_tokens, i * STAGGER_S) for i, socket in enumerate(sockets))
+    )
     seconds, cpu = time.monotonic() - started_at, cpu_seconds(pid) - cpu
     rss_mib = resident_mib(pid)
     for socket in sockets:
@@ -143,6 +156,7 @@ async def measure(pid: int, port: int, num_sockets: int, num_tokens: int) -> Res
         seconds=round(seconds, 2),
         cpu_us_per_delta=round(cpu / deltas * 1e6, 1),
         deltas_per_s=round(deltas / seconds, 1),
+        idle_cpu_percent=round(idle / IDLE_S * 100, 1),
         rss_mib=round(rss_mib, 1),
     )
 

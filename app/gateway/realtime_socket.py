@@ -197,8 +197,8 @@ class RealtimeSocket:
         item, previous_item_id = await self._conversation.add(
             command.item, command.previous_item_id, event_id
         )
-        for kind in ("conversation.item.added", "conversation.item.done"):
-            self._writer.send(self._wire.item(kind, item, previous_item_id))
+        kinds = ("conversation.item.added", "conversation.item.done")
+        self._writer.send_all([self._wire.item(kind, item, previous_item_id) for kind in kinds])
 
     async def _truncate_item(self, command: TruncateItem) -> None:
         await self._conversation.truncate(command.item_id, command.text_end)

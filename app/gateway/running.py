@@ -96,9 +96,11 @@ class RunningResponse:
         writer = self._writer
         if writer is None:
             return
-        if not self.view.is_open:
-            writer.send_all(self.view.opening())
-        writer.send_text(self.view, event.text, Cursor(event.epoch, event.seq))
+        cursor = Cursor(event.epoch, event.seq)
+        if self.view.is_open:
+            writer.send_text(self.view, event.text, cursor)
+        else:
+            writer.send_all([*self.view.opening(), self.view.delta(event.text, cursor)])
 
     async def _finish(self, event: Finished | Failed) -> None:
         if isinstance(event, Failed):

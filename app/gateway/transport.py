@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from uvicorn.config import Config
@@ -104,6 +104,14 @@ class SocketConnection(WebSocketsSansIOProtocol):
         if not self.is_open:
             return
         self.conn.send_text(data)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+
+    def send_frames(self, frames: Iterable[bytes]) -> None:
+        """Write text frames in one go."""
+        if not self.is_open:
+            return
+        for data in frames:
+            self.conn.send_text(data)
         self.transport.write(b"".join(self.conn.data_to_send()))
 
     def end(self, code: int, reason: str) -> None:

@@ -70,6 +70,9 @@ class SocketWriter:
 
     def send_all(self, frames: list[bytes]) -> None:
         """Write frames in order."""
+        if self._goes_straight():
+            self._connection.send_frames(frames)
+            return
         for frame in frames:
             self.send(frame)
 
