@@ -83,37 +83,41 @@ def scale_halves(pairs):
 
 
 @gluon.jit
-def _word_pointers(words_ptr, PLANE: gl.constexpr, W: gl.constexpr, LAYOUT: gl.constexpr):
-    """Pointers [W, 16, PLANE / 2] to the int32 words of the first W tiles, in storage order."""
+def _word_pointers(words_ptr, PLANE: gl.constexpr, W: gl.constexpr):
+    """Pointers to the int32 words of the first W tiles of a row tile, as lanes hold them.
+
+    Axes: warp, K half, row half, lane, words of a lane.
+    """
     V: gl.constexpr = PLANE // 16
-    tile = gl.arange(0, W, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
-    row = gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))
-    col = gl.arange(0, PLANE // 2, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
-    row_offset = (row // 8) * (32 * V) + (row % 8) * (4 * V)
-    col_offset = (col // (4 * V)) * (64 * V) + col % (4 * V)
-    offsets = (
-        gl.expand_dims(gl.expand_dims(tile * (8 * PLANE), 1), 2)
-        + gl.expand_dims(gl.expand_dims(row_offset, 0), 2)
-        + gl.expand_dims(gl.expand_dims(col_offset, 0), 1)
+    L: gl.constexpr = gl.BlockedLayout(
+        [1, 1, 1, 1, V], [1, 1, 1, 32, 1], [W, 1, 1, 1, 1], [4, 3, 2, 1, 0]
     )
-    return words_ptr + gl.max_contiguous(gl.multiple_of(offsets, [1, 1, V]), [1, 1, V])
+    S: gl.constexpr = gl.SliceLayout
+    warp = gl.arange(0, W, layout=S(1, S(2, S(3, S(4, L)))))[:, None, None, None, None]
+    k_half = gl.arange(0, 2, layout=S(0, S(2, S(3, S(4, L)))))[None, :, None, None, None]
+    row_half = gl.arange(0, 2, layout=S(0, S(1, S(3, S(4, L)))))[None, None, :, None, None]
+    lane = gl.arange(0, 32, layout=S(0, S(1, S(2, S(4, L)))))[None, None, None, :, None]
+    word = gl.arange(0, V, layout=S(0, S(1, S(2, S(3, L)))))[None, None, None, None, :]
+    return (
+        words_ptr
+        + (warp * (8 * PLANE) + k_half * (64 * V) + row_half * (32 * V) + lane * V + word),
+        warp,
+    )
 
 
 @gluon.jit
 def _load_words(
-    pointers, row_tile, STEP: gl.constexpr, limit, K_TILES: gl.constexpr, PLANE: gl.constexpr,
-    W: gl.constexpr, LAYOUT: gl.constexpr,
+    pointers, warp, row_tile, STEP: gl.constexpr, limit, K_TILES: gl.constexpr,
+    PLANE: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Words [W, 16, PLANE / 2] of K tiles STEP * W .. + W of one row tile.
+    """Words of K tiles STEP * W .. + W of one row tile.
 
     Past the end they are arbitrary: any word is a finite value, and x is 0 there.
     """
     at = pointers + row_tile.to(gl.int64) * (K_TILES * 8 * PLANE) + STEP * (W * 8 * PLANE)
     inside = row_tile < limit
     if (STEP + 1) * W > K_TILES:
-        warp = gl.arange(0, W, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
-        tail = gl.expand_dims(gl.expand_dims(STEP * W + warp < K_TILES, 1), 2)
-        words = gl.load(at, mask=tail & inside)
+        words = gl.load(at, mask=(STEP * W + warp < K_TILES) & inside)
     else:
         words = gl.load(at, mask=inside)
     return words
@@ -135,156 +139,209 @@ def _load_scales(
 
 
 @gluon.jit
-def _stage_x(
-    x_ptr, norm_ptr, x_smem, sums_smem, M, x_stride, eps, K: gl.constexpr, STEPS: gl.constexpr,
-    PLANE: gl.constexpr, W: gl.constexpr, MP: gl.constexpr, HAS_NORM: gl.constexpr,
-):  # fmt: skip
-    """Put (normed) x into shared memory by plane, and its sum over every group."""
-    V: gl.constexpr = PLANE // 8
-    L: gl.constexpr = gl.BlockedLayout([1, MP, V], [4, 1, 8], [W, 1, 1], [2, 1, 0])
-    # Rows of shared memory are plane * W + warp.
-    j = gl.arange(0, 4 * W, layout=gl.SliceLayout(1, gl.SliceLayout(2, L)))
-    m = gl.arange(0, MP, layout=gl.SliceLayout(0, gl.SliceLayout(2, L)))
-    k = gl.arange(0, PLANE, layout=gl.SliceLayout(0, gl.SliceLayout(1, L)))
-    # From (half, quad, step, pair) to (half, step, quad, pair): the order of the words.
-    k = (k // (4 * V)) * (4 * V) + (k % V) // 2 * 8 + (k % (4 * V)) // V * 2 + k % 2
-    m3 = gl.expand_dims(gl.expand_dims(m, 0), 2)
-    columns = gl.expand_dims(gl.expand_dims(((j % W) * 4 + j // W) * PLANE, 1), 2)
-    columns = columns + gl.expand_dims(gl.expand_dims(k, 0), 1)
-    columns = gl.max_contiguous(gl.multiple_of(columns, [1, 1, 2]), [1, 1, 2])
-    raw = ()
-    for step in gl.static_range(STEPS):
-        col = columns + step * (W * 4 * PLANE)
-        raw = raw + (gl.load(x_ptr + m3 * x_stride + col, mask=(col < K) & (m3 < M), other=0.0),)
-    if HAS_NORM:
-        squares = gl.zeros([4 * W, MP, PLANE], gl.float32, layout=L)
-        for step in gl.static_range(STEPS):
-            x = raw[step].to(gl.float32)
-            squares += x * x
-        inverse = gl.rsqrt(gl.sum(gl.sum(squares, 2), 0) / K + eps)
-        inverse3 = gl.expand_dims(gl.expand_dims(inverse, 0), 2)
-    for step in gl.static_range(STEPS):
-        x = raw[step]
-        if HAS_NORM:
-            col = columns + step * (W * 4 * PLANE)
-            norm = gl.load(norm_ptr + col, mask=col < K, other=0.0).to(gl.float32)
-            x = (x.to(gl.float32) * inverse3 * norm).to(gl.bfloat16)
-        x_smem.index(step).store(x)
-        sums_smem.index(step).store(gl.sum(x.to(gl.float32), 2))
+def _columns(STEP: gl.constexpr, PLANE: gl.constexpr, W: gl.constexpr, L: gl.constexpr):
+    """Which column of x each place [4 * W, PLANE] of shared memory holds in one step.
+
+    Rows are plane * W + warp. Along a row, the 4 lanes of a quad lie one after the other,
+    each with what it needs for all of the plane's products.
+    """
+    Q: gl.constexpr = PLANE // 4
+    row = gl.arange(0, 4 * W, layout=gl.SliceLayout(1, L))
+    at = gl.arange(0, PLANE, layout=gl.SliceLayout(0, L))
+    k = at % Q // 4 * 16 + at // 2 % 2 * 8 + at // Q * 2 + at % 2
+    tile = STEP * W + row % W
+    columns = gl.expand_dims((tile * 4 + row // W) * PLANE, 1) + gl.expand_dims(k, 0)
+    return gl.max_contiguous(gl.multiple_of(columns, [1, 2]), [1, 2])
 
 
 @gluon.jit
-def _dot_tile(
-    acc, words, pairs, x_smem, sums_smem, PLANE: gl.constexpr, GT: gl.constexpr,
-    W: gl.constexpr, MP: gl.constexpr, MMA: gl.constexpr, B: gl.constexpr,
-):  # fmt: skip
-    """acc [W, 16, 8] += one step's tiles."""
-    PER: gl.constexpr = 4 // GT
-    for g in gl.static_range(GT):
-        part = gl.zeros([W, 16, 8], gl.float32, layout=MMA)
-        for j in gl.static_range(PER):
-            low, high = plane_values(words, g * PER + j)
-            a = gl.reshape(gl.join(low, high), [W, 16, PLANE])
-            a = gl.convert_layout(a, gl.DotOperandLayout(0, MMA, PLANE // 8))
-            rows = x_smem.slice((g * PER + j) * W, W, dim=0)
-            b = rows.permute((0, 2, 1)).load(B)
-            if MP == 1:
-                b, _ = gl.broadcast(b, gl.zeros([W, PLANE, 8], gl.bfloat16, layout=B))
-            part = gl.nvidia.ampere.mma_v2(a, b, part)
-        scale, minimum = scale_halves(pairs[g])
-        sums = gl.zeros([W, MP], gl.float32, layout=gl.SliceLayout(1, MMA))
-        for j in gl.static_range(PER):
-            rows = sums_smem.slice((g * PER + j) * W, W, dim=0)
-            sums += rows.load(gl.SliceLayout(1, MMA))
-        offset = minimum - 128.0 * scale
-        acc += gl.expand_dims(scale, 2) * part
-        acc += gl.expand_dims(offset, 2) * gl.expand_dims(sums, 1)
+def _quad_operand(x_row, PLANE: gl.constexpr, W: gl.constexpr, B: gl.constexpr):
+    """x of one plane, [W, PLANE] in shared memory, as the operand [W, PLANE, 8]."""
+    L: gl.constexpr = gl.BlockedLayout([1, PLANE // 4], [1, 32], [W, 1], [1, 0])
+    x = gl.reshape(x_row.load(L), [W, 4, PLANE // 16, 2, 2])
+    x = gl.reshape(gl.permute(x, [0, 2, 3, 1, 4]), [W, PLANE, 1])
+    x, _ = gl.broadcast(gl.convert_layout(x, B), gl.zeros([W, PLANE, 8], gl.bfloat16, layout=B))
+    return x
+
+
+@gluon.jit
+def _weight_operand(words, P: gl.constexpr, PLANE: gl.constexpr, W: gl.constexpr, A: gl.constexpr):
+    """Plane P of the words as the operand [W, 16, PLANE], without leaving the registers."""
+    low, high = plane_values(words, P)
+    values = gl.reshape(gl.join(low, high), [W, 2, 2, 8, 4, PLANE // 16, 2])
+    values = gl.permute(values, [0, 2, 3, 1, 5, 4, 6])
+    return gl.convert_layout(gl.reshape(values, [W, 16, PLANE]), A)
+
+
+@gluon.jit
+def _add_group(acc, part, pairs, sums):
+    """acc += scale * part + (minimum - 128 * scale) * sums."""
+    scale, minimum = scale_halves(pairs)
+    acc += gl.expand_dims(scale, 2) * part
+    acc += gl.expand_dims(minimum - 128.0 * scale, 2) * sums
     return acc
 
 
 @gluon.jit
-def int4_gemv_kernel(
-    x_ptr, norm_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, M, N, limit, up_tiles,
-    x_stride, out_stride, eps, K: gl.constexpr, K_TILES: gl.constexpr, PLANE: gl.constexpr,
-    GT: gl.constexpr, W: gl.constexpr, DEPTH: gl.constexpr, MP: gl.constexpr,
-    HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr, ADD: gl.constexpr, SWIGLU: gl.constexpr,
-    PDL: gl.constexpr,
+def _dot_step(
+    acc, up, entry, x_smem, sums_smem, PLANE: gl.constexpr, GT: gl.constexpr, W: gl.constexpr,
+    SWIGLU: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """out[m, n] = norm(x)[m] . w[n] (+ bias) (+ residual), or SwiGLU of two row tiles.
+    """acc (and up) [W, 16, 8] += one step's tiles."""
+    PER: gl.constexpr = 4 // GT
+    A: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    B: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    WARPS: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, MMA))
+    for g in gl.static_range(GT):
+        part = gl.zeros([W, 16, 8], gl.float32, layout=MMA)
+        up_part = part
+        sums = gl.zeros([W], gl.float32, layout=WARPS)
+        for j in gl.static_range(PER):
+            b = _quad_operand(x_smem.slice((g * PER + j) * W, W, dim=0), PLANE, W, B)
+            a = _weight_operand(entry[0], g * PER + j, PLANE, W, A)
+            part = gl.nvidia.ampere.mma_v2(a, b, part)
+            if SWIGLU:
+                a = _weight_operand(entry[2], g * PER + j, PLANE, W, A)
+                up_part = gl.nvidia.ampere.mma_v2(a, b, up_part)
+            sums += sums_smem.slice((g * PER + j) * W, W, dim=0).load(WARPS)
+        sums = gl.expand_dims(gl.expand_dims(sums, 1), 2)
+        acc = _add_group(acc, part, entry[1][g], sums)
+        if SWIGLU:
+            up = _add_group(up, up_part, entry[3][g], sums)
+    return acc, up
+
+
+@gluon.jit
+def _load_step(
+    word_at, warp, scale_at, tile, STEP: gl.constexpr, limit, up_tiles, K_TILES: gl.constexpr,
+    PLANE: gl.constexpr, GT: gl.constexpr, W: gl.constexpr, SWIGLU: gl.constexpr,
+    ROWS: gl.constexpr,
+):  # fmt: skip
+    """(words, pairs) of one step, and with SWIGLU those of the up projection's rows."""
+    entry = (
+        _load_words(word_at, warp, tile, STEP, limit, K_TILES, PLANE, W),
+        _load_scales(scale_at, tile, STEP, limit, K_TILES, GT, W, ROWS),
+    )
+    if SWIGLU:
+        end = limit + up_tiles
+        entry = entry + (
+            _load_words(word_at, warp, tile + up_tiles, STEP, end, K_TILES, PLANE, W),
+            _load_scales(scale_at, tile + up_tiles, STEP, end, K_TILES, GT, W, ROWS),
+        )
+    return entry
+
+
+@gluon.jit
+def _residual(residual_ptr, tile, N, n_local, m):
+    """The residual [16, 8] of a row tile; column 0 counts."""
+    at = tile * 16 + n_local + m * 0
+    return gl.load(residual_ptr + at, mask=(at < N) & (m == 0), other=0.0).to(gl.float32)
+
+
+@gluon.jit
+def int4_gemv_kernel(
+    x_ptr, norm_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, N, limit, up_tiles,
+    eps, K: gl.constexpr, K_TILES: gl.constexpr, PLANE: gl.constexpr, GT: gl.constexpr,
+    W: gl.constexpr, DEPTH: gl.constexpr, HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr,
+    ADD: gl.constexpr, SWIGLU: gl.constexpr, TRIGGER: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """out[n] = norm(x) . w[n] (+ bias) (+ residual), or SwiGLU of two row tiles.
 
     A program walks row tiles program_id, + num_programs, ...; DEPTH steps of words are
-    in registers ahead of use.
+    in registers ahead of use. x is staged times the norm's weights; its root mean square
+    divides the result, so that the products need not wait for it. The next launch may
+    start at once (TRIGGER 0), once x is staged (1) or after the first row tile (2).
     """
     MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [W, 1, 1], [1, 16, 8])
-    # Of int32 words; its lanes hold what the bf16 operand's lanes hold.
-    A: gl.constexpr = gl.DotOperandLayout(0, MMA, PLANE // 16)
-    B: gl.constexpr = gl.DotOperandLayout(1, MMA, PLANE // 8)
     ROWS: gl.constexpr = gl.SliceLayout(2, MMA)
     STEPS: gl.constexpr = (K_TILES + W - 1) // W
-    XS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
-    SS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    HALVES: gl.constexpr = 2 if SWIGLU else 1
-    TOTAL: gl.constexpr = STEPS * HALVES
+    XL: gl.constexpr = gl.BlockedLayout([1, PLANE // 8], [4, 8], [W, 1], [1, 0])
+    XS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    SS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    OUT: gl.constexpr = gl.SliceLayout(0, MMA)
 
     first = gl.program_id(0)
     stride = gl.num_programs(0)
-    word_at = _word_pointers(words_ptr, PLANE, W, A)
-    warp = gl.arange(0, W, layout=gl.SliceLayout(1, ROWS))
-    row = gl.arange(0, 16, layout=gl.SliceLayout(0, ROWS))
-    scale_at = scale_ptr + gl.expand_dims(warp * (GT * 16), 1) + gl.expand_dims(row, 0)
+    word_at, warp = _word_pointers(words_ptr, PLANE, W)
+    warp_2 = gl.arange(0, W, layout=gl.SliceLayout(1, ROWS))
+    row_2 = gl.arange(0, 16, layout=gl.SliceLayout(0, ROWS))
+    scale_at = scale_ptr + gl.expand_dims(warp_2 * (GT * 16), 1) + gl.expand_dims(row_2, 0)
     ring = ()
-    scales = ()
     for i in gl.static_range(DEPTH):
-        half = ((i % TOTAL) // STEPS) * up_tiles
-        tile = first + (i // TOTAL) * stride + half
-        end = limit + half
-        ring = ring + (_load_words(word_at, tile, i % STEPS, end, K_TILES, PLANE, W, A),)
-        scales = scales + (_load_scales(scale_at, tile, i % STEPS, end, K_TILES, GT, W, ROWS),)
+        ring = ring + (
+            _load_step(
+                word_at, warp, scale_at, first + (i // STEPS) * stride, i % STEPS, limit,
+                up_tiles, K_TILES, PLANE, GT, W, SWIGLU, ROWS,
+            ),
+        )  # fmt: skip
+    norms = ()
+    if HAS_NORM:
+        for i in gl.static_range(STEPS):
+            col = _columns(i, PLANE, W, XL)
+            norms = norms + (gl.load(norm_ptr + col, mask=col < K, other=0.0),)
+    # One buffer a step: stores to buffers of their own need no barrier between them.
+    x_smem = ()
+    sums_smem = ()
+    for _ in gl.static_range(STEPS):
+        x_smem = x_smem + (gl.allocate_shared_memory(gl.bfloat16, [4 * W, PLANE], XS),)
+        sums_smem = sums_smem + (gl.allocate_shared_memory(gl.float32, [4 * W], SS),)
+    n_local = gl.expand_dims(gl.arange(0, 16, layout=gl.SliceLayout(1, OUT)), 1)
+    m = gl.expand_dims(gl.arange(0, 8, layout=gl.SliceLayout(0, OUT)), 0)
+    residual = gl.zeros([16, 8], gl.float32, layout=OUT)
     if PDL:
+        if TRIGGER == 0:
+            gdc_launch_dependents()
         gdc_wait()
-    x_smem = gl.allocate_shared_memory(gl.bfloat16, [STEPS, 4 * W, MP, PLANE], XS)
-    sums_smem = gl.allocate_shared_memory(gl.float32, [STEPS, 4 * W, MP], SS)
-    _stage_x(x_ptr, norm_ptr, x_smem, sums_smem, M, x_stride, eps, K, STEPS, PLANE, W, MP, HAS_NORM)
+    # All that comes from memory now is asked for before any of it is waited for.
+    raw = ()
+    for i in gl.static_range(STEPS):
+        col = _columns(i, PLANE, W, XL)
+        raw = raw + (gl.load(x_ptr + col, mask=col < K, other=0.0),)
+    if ADD:
+        residual = _residual(residual_ptr, first, N, n_local, m)
+    squares = gl.zeros([4 * W, PLANE], gl.float32, layout=XL)
+    for i in gl.static_range(STEPS):
+        x = raw[i]
+        if HAS_NORM:
+            wide = x.to(gl.float32)
+            squares += wide * wide
+            x = (wide * norms[i].to(gl.float32)).to(gl.bfloat16)
+        x_smem[i].store(x)
+        sums_smem[i].store(gl.sum(x.to(gl.float32), 1))
+    row_squares = gl.sum(squares, 1)
     gl.thread_barrier()
-    if PDL:
+    if PDL and TRIGGER == 1:
         gdc_launch_dependents()
 
-    OUT: gl.constexpr = gl.SliceLayout(0, MMA)
-    n_local = gl.arange(0, 16, layout=gl.SliceLayout(1, OUT))
-    m = gl.expand_dims(gl.arange(0, 8, layout=gl.SliceLayout(0, OUT)), 0)
     for tile in range(first, limit, stride):
+        at = tile * 16 + n_local + m * 0
+        keep = (at < N) & (m == 0)
         acc = gl.zeros([W, 16, 8], gl.float32, layout=MMA)
-        gate = acc
-        for i in gl.static_range(TOTAL):
-            half = (((i + DEPTH) % TOTAL) // STEPS) * up_tiles
-            ahead = tile + ((i + DEPTH) // TOTAL) * stride + half
-            end = limit + half
-            words = ring[0]
-            pairs = scales[0]
+        up = acc
+        for i in gl.static_range(STEPS):
+            entry = ring[0]
             ring = ring[1:] + (
-                _load_words(word_at, ahead, (i + DEPTH) % STEPS, end, K_TILES, PLANE, W, A),
-            )
-            scales = scales[1:] + (
-                _load_scales(scale_at, ahead, (i + DEPTH) % STEPS, end, K_TILES, GT, W, ROWS),
-            )
-            keep_order()
-            acc = _dot_tile(
-                acc, words, pairs, x_smem.index(i % STEPS), sums_smem.index(i % STEPS), PLANE, GT,
-                W, MP, MMA, B,
+                _load_step(
+                    word_at, warp, scale_at, tile + ((i + DEPTH) // STEPS) * stride,
+                    (i + DEPTH) % STEPS, limit, up_tiles, K_TILES, PLANE, GT, W, SWIGLU, ROWS,
+                ),
             )  # fmt: skip
-            if SWIGLU and i == STEPS - 1:
-                gate = acc
-                acc = gl.zeros([W, 16, 8], gl.float32, layout=MMA)
+            keep_order()
+            acc, up = _dot_step(acc, up, entry, x_smem[i], sums_smem[i], PLANE, GT, W, SWIGLU, MMA)
+        if PDL and TRIGGER == 2:
+            gdc_launch_dependents()
         total = gl.sum(acc, 0)
-        n = tile * 16 + n_local
-        keep = gl.expand_dims(n < N, 1) & (m < M)
+        if HAS_NORM:
+            inverse = gl.rsqrt(gl.sum(row_squares, 0) / K + eps)
+            total *= inverse
         if HAS_BIAS:
-            bias = gl.load(bias_ptr + n, mask=n < N, other=0.0).to(gl.float32)
-            total += gl.expand_dims(bias, 1)
+            total += gl.load(bias_ptr + at, mask=keep, other=0.0).to(gl.float32)
         if SWIGLU:
-            gate_total = gl.sum(gate, 0)
-            total = total * gate_total / (1.0 + gl.exp(-gate_total))
-        where = m * out_stride + gl.expand_dims(n, 1)
+            up_total = gl.sum(up, 0)
+            if HAS_NORM:
+                up_total *= inverse
+            total = up_total * total / (1.0 + gl.exp(-total))
         if ADD:
-            total += gl.load(residual_ptr + where, mask=keep, other=0.0).to(gl.float32)
-        gl.store(out_ptr + where, total.to(out_ptr.dtype.element_ty), mask=keep)
+            total += residual
+            residual = _residual(residual_ptr, tile + stride, N, n_local, m)
+        gl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=keep)

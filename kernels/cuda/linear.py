@@ -183,11 +183,11 @@ def _int4_gemv(
         options["maxnreg"] = settings["registers"]
     int4_gemv_kernel[(programs,)](
         x, x if norm is None else norm, weight.data.view(torch.int32), weight.scale,
-        x if bias is None else bias,
-        x if residual is None else residual, out, 1, out.shape[1], limit, limit, x.stride(0),
-        out.stride(0), eps, weight.columns, k_tiles, weight.plane,
-        4 * weight.plane // weight.group, warps, settings.get("depth", 2), 1, norm is not None,
-        bias is not None, residual is not None, gated, num_warps=warps, **options,
+        x if bias is None else bias, x if residual is None else residual, out, out.shape[1],
+        limit, limit, eps, weight.columns, k_tiles, weight.plane,
+        4 * weight.plane // weight.group, warps, settings.get("depth", 2), norm is not None,
+        bias is not None, residual is not None, gated, settings.get("trigger", 1),
+        num_warps=warps, **options,
     )  # fmt: skip
 
 

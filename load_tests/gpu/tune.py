@@ -92,11 +92,13 @@ def _residual(rows: int, columns: int) -> torch.Tensor:
 def gemv_candidates(case: Case, quick: bool) -> Iterator[Settings]:
     """Settings of the M = 1 kernel."""
     tiles = case.rows // 32 if case.gated else case.rows // 16
-    grids = sorted({min(tiles, programs) for programs in (264, 396, 528)})
+    grids = sorted({min(tiles, programs) for programs in (264, 396, 448, 528, 896)})
     for warps, depth, programs, registers in itertools.product(
-        (4, 8), (2, 3) if quick else (1, 2, 3, 4), grids, (None, 128, 168)
+        (4, 8), (2,) if quick else (1, 2, 3, 4), grids, (None, 128, 168)
     ):
-        if (warps == 8 and (depth > 2 or registers == 168)) or (quick and registers == 168):
+        if warps == 8 and (depth > 2 or registers == 168):
+            continue
+        if (depth == 1 and registers == 168) or (case.gated and depth > 2):
             continue
         yield _settings(warps=warps, depth=depth, programs=programs, registers=registers)
 
@@ -104,18 +106,21 @@ def gemv_candidates(case: Case, quick: bool) -> Iterator[Settings]:
 def wgmma_candidates(case: Case, quick: bool) -> Iterator[Settings]:
     """Settings of the batch kernel."""
     tile = max(8, 1 << (case.num_tokens - 1).bit_length())
-    for chunk, split, depth, groups, registers in itertools.product(
-        (1, 2, 4), (1, 2, 3, 4, 6, 8, 14), (2,) if quick else (1, 2, 3), (1, 2),
-        (None,) if quick else (None, 128),
-    ):  # fmt: skip
+    for stages, split, depth, groups, registers in itertools.product(
+        (2, 3, 4), (1, 2, 3, 4, 5, 7, 8, 14), (1, 2), (1, 2), (None, 128, 168)
+    ):
         programs = case.rows // (64 * groups) * split
-        if (case.gated and groups == 1) or not 16 <= chunk * tile <= 128:
+        if (case.gated and groups == 1) or stages * tile > 256:
             continue
-        if not (200 if quick else 120) <= programs <= 850 or (registers == 128 and tile > 32):
+        if not 120 <= programs <= 850 or (registers == 128 and tile > 16):
             continue
-        if quick and (chunk == 1) != (tile >= 64):
+        if quick and (stages != 3 or depth == 1 or registers == 128):
             continue
-        yield _settings(chunk=chunk, split=split, depth=depth, groups=groups, registers=registers)
+        if programs > 500 or (groups == 2 and not case.gated):
+            continue
+        if registers == 168 and (tile < 32 or depth == 1):
+            continue
+        yield _settings(stages=stages, split=split, depth=depth, groups=groups, registers=registers)
 
 
 def _settings(**values: Any) -> Settings:
@@ -191,7 +196,7 @@ def tune(
                     print(f"WRONG {case} {settings}: {error:.3e}", file=sys.stderr)
                     continue
                 calls = [lambda weight=weight: case.call(weight, x, norm) for weight in weights]
-                micros = time_chain(calls, repeats=1, rounds=5)
+                micros = time_chain(calls, repeats=-(-60 // copies), rounds=5)
         except Exception as failure:
             print(f"FAILED {case} {settings}: {repr(failure)[:160]}", file=sys.stderr)
             continue
@@ -226,11 +231,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="part of the op's name")
+    parser.add_argument("--tokens", default="", help="row counts, comma-separated")
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--workers", type=int, default=12)
     options = parser.parse_args()
     started = time.monotonic()
-    todo = cases(options.quick)
+    tokens = [int(part) for part in options.tokens.split(",") if part]
+    todo = [
+        case
+        for case in cases(options.quick)
+        if options.only in case.op and (not tokens or case.num_tokens in tokens)
+    ]
     jobs = []
     tried = {case: list(CANDIDATES[case.op](case, options.quick)) for case in todo}
     for case, candidates in tried.items():

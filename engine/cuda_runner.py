@@ -1,0 +1,142 @@
+"""Plans on a GPU: decode in CUDA graphs, several tokens a plan; prefill pieces eagerly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from engine.config import EngineConfig
+from engine.cuda_chunk import DecodeChunk
+from engine.runner import Model, StepInputs, accepted_tokens
+from engine.sampling_rows import sampling_row
+from engine.step import StepOutput, StepPlan, StepTimes, Work
+from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.sampling import SamplingBatch
+from kernels.sampling.triton import sample_triton
+
+# Batch sizes with a graph of their own; between them rows are padded.
+ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+# Contexts at which another number of programs shares a sequence's attention.
+CONTEXT_STEPS = (1024, 4096, 16384, 65536, 1 << 20)
+
+
+class CudaRunner:
+    """Runs plans on a GPU.
+
+    Sequences that decode with plain sampling (any temperature, top_k, top_p, min_p) go
+    through a CUDA graph, captured when its batch size first occurs, replayed once a token
+    with all state on the device, and read back once a plan. Everything else goes in one
+    eager pass: prefill pieces, drafts, and rows with penalties, bias or masked tokens,
+    which get one token a plan.
+
+    Args:
+        model: The model, on `device`.
+        config: The engine's, for the size of the KV pool.
+        device: cuda, or cpu for a test of the logic.
+        kv_dtype: Of the KV pool.
+        max_decode_steps: Most tokens a sequence decodes in one plan.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        config: EngineConfig,
+        device: torch.device | str = "cuda",
+        kv_dtype: torch.dtype = torch.bfloat16,
+        max_decode_steps: int = 4,
+    ) -> None:
+        self._model = model
+        self._device = torch.device(device)
+        self._block_size = config.block_size
+        self._max_steps = max_decode_steps
+        window = model.config.context_window
+        self._max_blocks = min(-(-window // config.block_size) + 1, config.num_blocks)
+        shape = (
+            config.num_blocks,
+            model.config.num_kv_heads,
+            config.block_size,
+            model.config.head_dim,
+        )
+        self._caches = [
+            LayerCache(
+                torch.zeros(shape, dtype=kv_dtype, device=self._device),
+                torch.zeros(shape, dtype=kv_dtype, device=self._device),
+            )
+            for _ in range(model.config.num_layers)
+        ]
+        self._chunks: dict[tuple[int, int], DecodeChunk] = {}
+        on_gpu = self._device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
+
+    @property
+    def max_decode_steps(self) -> int:
+        return self._max_steps
+
+    def run(self, plan: StepPlan) -> StepOutput:
+        """See `engine.step.Runner`."""
+        started = time.perf_counter()
+        chunked = [item for item in plan.work if _is_plain_decode(item)]
+        eager = [item for item in plan.work if not _is_plain_decode(item)]
+        tokens: dict[int, list[int]] = {}
+        if eager:
+            tokens |= self._run_eager(StepPlan(tuple(eager)))
+        for first in range(0, len(chunked), ROW_COUNTS[-1]):
+            part = chunked[first : first + ROW_COUNTS[-1]]
+            chunk = self.chunk(len(part), max(item.start for item in part) + self._max_steps)
+            num_steps = max(item.num_decode_steps for item in part)
+            decoded = chunk.run(part, num_steps)
+            tokens |= {item.sequence.id: row for item, row in zip(part, decoded, strict=True)}
+        return StepOutput(tokens, StepTimes(forward_s=time.perf_counter() - started))
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """See `engine.step.Runner`."""
+        sources = torch.tensor([source for source, _ in pairs], device=self._device)
+        targets = torch.tensor([target for _, target in pairs], device=self._device)
+        for cache in self._caches:
+            for values in (cache.k, cache.v):
+                values[targets] = values[sources]
+
+    def chunk(self, num_rows: int, context_len: int) -> DecodeChunk:
+        """The decode chunk for a batch, captured on first use."""
+        rows = next(count for count in ROW_COUNTS if count >= num_rows)
+        context = next(step for step in CONTEXT_STEPS if step >= context_len)
+        key = (rows, context)
+        if key not in self._chunks:
+            self._chunks[key] = DecodeChunk(
+                self._model.forward, self._caches, rows, context, self._max_blocks,
+                self._max_steps, self._device, self._pool,
+            )  # fmt: skip
+        return self._chunks[key]
+
+    def _run_eager(self, plan: StepPlan) -> dict[int, list[int]]:
+        inputs = StepInputs(plan, self._block_size)
+        logits = self._model.forward(
+            self._move(inputs.token_ids), self._move(inputs.positions), self._move(inputs.slots),
+            self._move_batch(inputs.batch), self._caches, self._move(inputs.logits_rows),
+        )  # fmt: skip
+        tokens: Sequence[int] = []
+        if inputs.rows:
+            tokens = sample_triton(logits, SamplingBatch.from_rows(inputs.rows)).tolist()
+        elif self._device.type == "cuda":
+            # What the scheduler measures as this step's time must be its own.
+            torch.cuda.current_stream().synchronize()
+        return accepted_tokens(plan, list(tokens))
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)
+
+    def _move_batch(self, batch: AttentionBatch) -> AttentionBatch:
+        return AttentionBatch(
+            self._move(batch.query_starts), self._move(batch.context_lens),
+            self._move(batch.block_tables), batch.max_query_len, batch.max_context_len,
+        )  # fmt: skip
+
+
+def _is_plain_decode(item: Work) -> bool:
+    """Whether the next tokens depend on nothing but the device's own state."""
+    if item.num_tokens != 1 or item.draft or not item.samples:
+        return False
+    row = sampling_row(item.sequence)
+    return not (row.bias or row.seen or row.masked)

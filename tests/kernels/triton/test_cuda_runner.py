@@ -1,0 +1,107 @@
+"""The CUDA runner: chunks against single steps, and against the CPU runner."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.contract import SamplingParams
+from engine.model.llama import CausalLM
+from engine.runner import CpuRunner
+from engine.sequence import Sequence
+from engine.step import StepPlan, Work
+from load_tests.gpu.shapes import SHAPES, RandomCheckpoint
+
+CONFIG = EngineConfig(num_blocks=64, block_size=4, max_running=8)
+
+
+def make_sequence(number: int, length: int, first_block: int, **sampling: Any) -> Sequence:
+    params = SamplingParams(**{"temperature": 0.0, **sampling})
+    generator = torch.Generator().manual_seed(number)
+    tokens = torch.randint(0, 512, (length,), generator=generator).tolist()
+    return Sequence(
+        id=number, request=SimpleNamespace(sampling=params, request_id=f"r{number}"),
+        tokens=tokens, num_prompt_tokens=length, max_tokens=100, seed=1000 + number,
+        end_ids=frozenset(), masked_ids=(1, 2), block_names=[], root_name=b"", stream=None,
+        arrived_at=0.0, enqueued_at=0.0,
+        block_table=list(range(first_block, first_block + 8)),
+    )  # fmt: skip
+
+
+def sequences() -> list[Sequence]:
+    return [
+        make_sequence(0, 5, 0),
+        make_sequence(1, 12, 8, temperature=0.9),
+        make_sequence(2, 3, 16, temperature=1.0, top_k=20, top_p=0.8),
+        make_sequence(3, 8, 24, temperature=0.7, min_p=0.1),
+        make_sequence(4, 4, 32, temperature=0.8, frequency_penalty=0.7),
+    ]
+
+
+def answer(runner: Any, chosen: list[Sequence], num_tokens: int, num_steps: int) -> list[list[int]]:
+    """Prefill together, then decode until every sequence has `num_tokens` more."""
+    ends = {seq.id: len(seq.tokens) + num_tokens for seq in chosen}
+    plan = StepPlan(tuple(Work(seq, 0, len(seq.tokens), True) for seq in chosen))
+    while plan.work:
+        output = runner.run(plan)
+        for item in plan.work:
+            item.sequence.tokens += output.tokens[item.sequence.id]
+        left = [seq for seq in chosen if len(seq.tokens) < ends[seq.id]]
+        plan = StepPlan(
+            tuple(
+                Work(
+                    seq, len(seq.tokens) - 1, 1, True,
+                    num_decode_steps=min(num_steps, ends[seq.id] - len(seq.tokens)),
+                )
+                for seq in left
+            )
+        )  # fmt: skip
+    return [seq.tokens[seq.num_prompt_tokens :] for seq in chosen]
+
+
+@pytest.fixture(scope="module")
+def model() -> CausalLM:
+    from tests.kernels.triton.conftest import DEVICE
+
+    torch.manual_seed(3)
+    return CausalLM(RandomCheckpoint(SHAPES["tiny"], "bf16", device=DEVICE), DEVICE)
+
+
+def make_runner(model: CausalLM, device: torch.device, max_steps: int) -> Any:
+    from engine.cuda_runner import CudaRunner
+
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    return CudaRunner(model, CONFIG, device, dtype, max_steps)
+
+
+@pytest.mark.parametrize("num_steps", [2, 4])
+def test_chunks_give_what_single_steps_give(
+    device: torch.device, model: CausalLM, num_steps: int
+) -> None:
+    single = answer(make_runner(model, device, 1), sequences(), 6, 1)
+    chunked = answer(make_runner(model, device, num_steps), sequences(), 6, num_steps)
+    assert chunked == single
+    assert all(len(tokens) == 6 for tokens in single)
+
+
+def test_like_the_cpu_runner(device: torch.device, model: CausalLM) -> None:
+    if device.type == "cuda":
+        # The same model in another precision: only the first tokens are sure to agree.
+        assert answer(make_runner(model, device, 4), sequences(), 1, 1)
+        return
+    expected = answer(CpuRunner(model, CONFIG), sequences(), 7, 1)
+    assert answer(make_runner(model, device, 3), sequences(), 7, 3) == expected
+
+
+def test_copied_blocks_hold_the_same(device: torch.device, model: CausalLM) -> None:
+    runner = make_runner(model, device, 1)
+    first, second = make_sequence(0, 5, 0), make_sequence(0, 5, 40)
+    expected = answer(runner, [first], 3, 1)
+    runner.copy_blocks([(0, 40)])
+    # The copied block holds the first four tokens; the fifth is computed again.
+    output = runner.run(StepPlan((Work(second, 4, 1, True),)))
+    assert output.tokens[0] == expected[0][:1]
