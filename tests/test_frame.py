@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -166,3 +167,38 @@ def test_containers_get_longer_than_the_grace_to_stop() -> None:
     grace = next(option.default for option in OPTIONS if option.name == "grace")
     for name in ("gateway", "worker", "worker-gpu"):
         assert int(COMPOSE["services"][name]["stop_grace_period"].removesuffix("s")) > int(grace)
+
+
+def _imported(folders: tuple[str, ...]) -> set[str]:
+    """Top-level names of everything that the folders import."""
+    names = set()
+    for folder in folders:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize(
+    ("folders", "extras"),
+    [(("app", "engine", "kernels"), ()), (("load_tests", "tools", "tests"), ("dev",))],
+    ids=["product", "tests"],
+)
+def test_everything_that_is_imported_is_asked_for(
+    folders: tuple[str, ...], extras: tuple[str, ...]
+) -> None:
+    asked = [*PROJECT["dependencies"]]
+    for extra in extras:
+        asked += PROJECT["optional-dependencies"][extra]
+    names = {canonicalize_name(Requirement(text).name) for text in asked}
+    providers = importlib.metadata.packages_distributions()
+    own = {"app", "engine", "kernels", "web", "load_tests", "tools", "tests"}
+    foreign = {
+        name
+        for name in _imported(folders) - own
+        if not {canonicalize_name(d) for d in providers.get(name, [])} & names
+    }
+    assert foreign == set()
