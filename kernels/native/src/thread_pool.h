@@ -3,17 +3,13 @@
 // A decode step runs about two hundred short loops, some microseconds apart, so workers
 // spin a little before they sleep. Items are claimed one at a time and the caller claims
 // too, so that a worker which is slow to wake, or preempted before it claims, delays
-// nobody. A worker preempted while it holds an item does delay the loop, by milliseconds;
-// that means that others want the cores, so the caller then works alone for a while.
-// OpenMP is left alone: PyTorch brings its own.
+// nobody. OpenMP is left alone: PyTorch brings its own.
 #pragma once
 
 #include <immintrin.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -45,13 +41,7 @@ class ThreadPool {
   // Calls body(context, item) once for each item below num_items; returns when all are done.
   void run(int64_t num_items, Body body, void* context) {
     if (num_items > kMaxItems || num_items < 2 || workers_.empty() || !busy_.try_lock()) {
-      run_alone(num_items, body, context);
-      return;
-    }
-    if (loops_alone_ > 0) {
-      --loops_alone_;
-      run_alone(num_items, body, context);
-      busy_.unlock();
+      for (int64_t item = 0; item < num_items; ++item) body(context, item);
       return;
     }
     body_ = body;
@@ -64,9 +54,7 @@ class ThreadPool {
       std::lock_guard<std::mutex> lock(sleep_mutex_);
       wake_.notify_all();
     }
-    const auto start = Clock::now();
-    const int64_t num_own = claim_items();
-    const auto own_end = Clock::now();
+    claim_items();
     for (int spins = 0; done_.load(std::memory_order_acquire) != num_items; ++spins) {
       if (spins < kSpins) {
         _mm_pause();
@@ -75,30 +63,17 @@ class ThreadPool {
         std::this_thread::yield();
       }
     }
-    // Without preemption the wait is at most about one item.
-    const auto patience = kPatience + 2 * (own_end - start) / std::max<int64_t>(1, num_own);
-    if (Clock::now() - own_end > patience) loops_alone_ = kLoopsAlone;
     busy_.unlock();
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   static constexpr int64_t kMaxItems = int64_t{1} << 31;
   // Some tens of microseconds.
   static constexpr int kSpins = 2000;
-  static constexpr std::chrono::microseconds kPatience{300};
-  // About one decode step.
-  static constexpr int kLoopsAlone = 200;
-
-  static void run_alone(int64_t num_items, Body body, void* context) {
-    for (int64_t item = 0; item < num_items; ++item) body(context, item);
-  }
 
   // The low half of state_ counts unclaimed items; the high half names the loop, so that
-  // a late worker cannot claim from a loop other than the one it looked at. Returns how
-  // many items this thread did.
-  int64_t claim_items() {
-    int64_t num_claimed = 0;
+  // a late worker cannot claim from a loop other than the one it looked at.
+  void claim_items() {
     uint64_t state = state_.load(std::memory_order_acquire);
     while ((state & 0xffffffffu) != 0) {
       if (!state_.compare_exchange_weak(state, state - 1, std::memory_order_acq_rel,
@@ -108,11 +83,9 @@ class ThreadPool {
       // The loop cannot end while a claimed item is undone: its fields are stable here.
       const int64_t remaining = static_cast<int64_t>(state & 0xffffffffu);
       body_(context_, num_items_ - remaining);
-      ++num_claimed;
       done_.fetch_add(1, std::memory_order_acq_rel);
       state = state_.load(std::memory_order_acquire);
     }
-    return num_claimed;
   }
 
   bool has_items() const { return (state_.load() & 0xffffffffu) != 0; }
@@ -144,7 +117,6 @@ class ThreadPool {
   Body body_ = nullptr;
   void* context_ = nullptr;
   int64_t num_items_ = 0;
-  int loops_alone_ = 0;
 };
 
 // The process's pool. A child of fork has none of its parent's threads, so it forgets the
