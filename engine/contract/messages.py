@@ -256,8 +256,7 @@ class Failed:
             "e": self.epoch,
             "s": self.seq,
             "err": self.error.to_wire(),
-            "u": usage
-            and [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+            "u": usage and [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
         }
 
 

@@ -39,9 +39,7 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequest(f"{name} must be an integer, got {value!r:.40}.", param=name)
     if not low <= value <= high:
-        raise InvalidRequest(
-            f"{name} must be from {low} to {high}, got {value!r:.40}.", param=name
-        )
+        raise InvalidRequest(f"{name} must be from {low} to {high}, got {value!r:.40}.", param=name)
     return value
 
 
