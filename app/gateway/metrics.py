@@ -8,6 +8,7 @@ counted from the terminal event, whatever the outcome.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -28,6 +29,7 @@ from engine.contract import (
 )
 
 _FIRST_TOKEN_S = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
+_LABEL = re.compile(r'(\w+)="([^"]*)"', re.ASCII)
 _GAP_S = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -198,13 +200,13 @@ class _WorkerMetrics(Collector):
         """One family per name, one sample per worker."""
         families: dict[str, Metric] = {}
         for state in self._workers():
-            for name, value in {**_gauges(state), **state.metrics}.items():
+            own = {"worker": state.worker_id, "model": state.card.id}
+            for full_name, value in {**_gauges(state), **state.metrics}.items():
+                name, labels = _split(full_name)
                 family = families.get(name)
                 if family is None:
                     family = families[name] = _family(name)
-                family.add_sample(
-                    name, {"worker": state.worker_id, "model": state.card.id}, float(value)
-                )
+                family.add_sample(name, {**labels, **own}, float(value))
         yield from families.values()
 
 
@@ -219,6 +221,12 @@ def _gauges(state: WorkerState) -> dict[str, float]:
         "repartee_worker_beat_age_seconds": max(0.0, time.time() - state.beat_at),
         "repartee_worker_step_age_seconds": max(0.0, time.time() - state.last_step_at),
     }
+
+
+def _split(full_name: str) -> tuple[str, dict[str, str]]:
+    """A worker's metric name, and the labels of the set that it may end in."""
+    name, _, labels = full_name.partition("{")
+    return name, dict(_LABEL.findall(labels))
 
 
 def _family(name: str) -> Metric:

@@ -1,6 +1,6 @@
 """The names and meanings of what a worker counts: `WorkerState.metrics`.
 
-A name may end in one label set, as in `repartee_responses_total{outcome="stop"}`;
+A name may end in one label set, as in `repartee_worker_responses_total{outcome="stop"}`;
 whoever exposes it adds the worker's own label to that set. Names ending in `_total`
 only rise during a worker's life.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 HELP: Mapping[str, str] = {
-    "repartee_responses_total": "Responses that ended, by outcome: stop, length, cancelled, "
+    "repartee_worker_responses_total": "Responses that ended, by outcome: stop, length, cancelled, "
     "failed, or lost to another worker.",
     "repartee_submits_total": "Requests read from the inbox, repeats not counted.",
     "repartee_cancels_total": "Cancels read from the inbox, those of unknown ids included.",
@@ -37,10 +37,10 @@ OUTCOMES = ("stop", "length", "cancelled", "failed", "lost")
 
 def outcome_name(outcome: str) -> str:
     """The counter of one outcome."""
-    return f'repartee_responses_total{{outcome="{outcome}"}}'
+    return f'repartee_worker_responses_total{{outcome="{outcome}"}}'
 
 
 def zeros() -> dict[str, float]:
     """Every metric at 0, so that a rate can be taken from the first event on."""
-    plain = {name: 0.0 for name in HELP if name != "repartee_responses_total"}
+    plain = {name: 0.0 for name in HELP if name != "repartee_worker_responses_total"}
     return {**plain, **{outcome_name(outcome): 0.0 for outcome in OUTCOMES}}

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes.engine import FakeEngine
 from tests.gateway.live import LiveGateway, running_gateway, script
@@ -59,7 +60,7 @@ async def open_chat() -> AsyncIterator[OpenChat]:
         await chat.close()
 
 
-async def test_can_01_a_reader_who_leaves_ends_the_answer(
+async def test_can_01_met_02_a_reader_who_leaves_ends_the_answer(
     gateway: LiveGateway, open_chat: OpenChat
 ) -> None:
     connections = [await open_chat(gateway, LONG) for _ in range(5)]
@@ -179,3 +180,16 @@ async def test_hlt_01_a_worker_that_dies_ends_its_answers(redis_url: str, stream
             assert '"error":' in response.text
         else:
             assert response.status_code == 503
+
+
+async def test_met_01_the_page_of_metrics_is_well_formed(gateway: LiveGateway) -> None:
+    await gateway.chat(script(num_tokens=3))
+
+    async def counted() -> bool:
+        return await gateway.metric("repartee_worker_responses_total", outcome="stop") == 1
+
+    await until(counted)
+    text = (await gateway.http.get("/metrics")).text
+    families = [family.name for family in text_string_to_metric_families(text)]
+    assert len(families) == len(set(families))
+    assert not [name for name in families if name.endswith("_")]

@@ -206,7 +206,10 @@ async def test_a_frozen_process_is_refused_when_it_wakes(
             os.kill(process.pid, signal.SIGCONT)
             await until(client.ready)
             await until(
-                lambda: client.workers()[0].metrics['repartee_responses_total{outcome="lost"}'] == 1
+                lambda: (
+                    client.workers()[0].metrics['repartee_worker_responses_total{outcome="lost"}']
+                    == 1
+                )
             )
             await until(lambda: client.workers()[0].num_running == 0)
             with redis_server.client() as outside:

@@ -114,8 +114,8 @@ async def test_counters_add_up(harness: Harness) -> None:
     harness.publisher.fail("r9", EngineFault("broken"))
     await harness.settled()
     counters = harness.publisher.counters
-    assert counters['repartee_responses_total{outcome="stop"}'] == 3
-    assert counters['repartee_responses_total{outcome="failed"}'] == 1
+    assert counters['repartee_worker_responses_total{outcome="stop"}'] == 3
+    assert counters['repartee_worker_responses_total{outcome="failed"}'] == 1
     assert counters["repartee_prompt_tokens_total"] == 9
     assert counters["repartee_completion_tokens_total"] == 12
     assert counters["repartee_cached_tokens_total"] == 6
@@ -173,7 +173,7 @@ async def test_who_lost_the_log_stops_and_writes_nothing_more(harness: Harness) 
     await harness.settled()
     assert [entry_id for entry_id, _ in harness.log("r1")][-1] == "2-4"
     assert len(harness.log("r2")) == 4
-    assert harness.publisher.counters['repartee_responses_total{outcome="lost"}'] == 1
+    assert harness.publisher.counters['repartee_worker_responses_total{outcome="lost"}'] == 1
 
 
 async def test_a_late_listener_is_shown_where_it_stands(harness: Harness) -> None:

@@ -158,15 +158,13 @@ async def test_the_state_adds_up(redis_url: str) -> None:
                 and client.workers()[0].metrics
             )
         )
-        outcomes = {
-            name: value for name, value in metrics.items() if name.startswith("repartee_responses_")
-        }
+        outcomes = {name: value for name, value in metrics.items() if "_responses_" in name}
         assert outcomes == {
-            'repartee_responses_total{outcome="stop"}': 2,
-            'repartee_responses_total{outcome="failed"}': 1,
-            'repartee_responses_total{outcome="cancelled"}': 1,
-            'repartee_responses_total{outcome="length"}': 0,
-            'repartee_responses_total{outcome="lost"}': 0,
+            'repartee_worker_responses_total{outcome="stop"}': 2,
+            'repartee_worker_responses_total{outcome="failed"}': 1,
+            'repartee_worker_responses_total{outcome="cancelled"}': 1,
+            'repartee_worker_responses_total{outcome="length"}': 0,
+            'repartee_worker_responses_total{outcome="lost"}': 0,
             "repartee_responses_live": 0,
         }
 
