@@ -28,6 +28,7 @@ class EngineConfig:
         max_suspensions: How often one sequence may be suspended for others.
         flush_ms: Longest wait of a token for its chunk to fill, milliseconds.
         prefix_cache: Whether computed prefixes are found again.
+        warm_tokens_per_minute: Most tokens that one tenant's warm-ups compute.
         speculation: `off`; `ngram` drafts whenever it can; `auto` drafts where it
             measures a gain.
         max_draft_tokens: Most tokens guessed ahead for one sequence.
@@ -45,6 +46,7 @@ class EngineConfig:
     max_suspensions: int = 3
     flush_ms: float = 150.0
     prefix_cache: bool = True
+    warm_tokens_per_minute: int = 60_000
     speculation: Speculation = "off"
     max_draft_tokens: int = 8
     check_invariants: bool = False
@@ -60,6 +62,7 @@ class EngineConfig:
             f"at least block_size ({self.block_size})",
         )
         self._require("max_suspensions", self.max_suspensions >= 0, "at least 0")
+        self._require("warm_tokens_per_minute", self.warm_tokens_per_minute >= 0, "at least 0")
         self._require("flush_ms", self.flush_ms >= 0, "at least 0")
         self._require("speculation", self.speculation in ("off", "ngram", "auto"), "known")
         self._require("max_draft_tokens", 1 <= self.max_draft_tokens <= 64, "from 1 to 64")

@@ -24,11 +24,14 @@ from engine.contract import (
     ModelCard,
     Overloaded,
     ReparteeError,
+    SamplingParams,
+    Tier,
     Unavailable,
+    Warm,
 )
 from engine.invariants import check_invariants
 from engine.prefix_cache import extend_names
-from engine.preparer import Prepared, Preparer
+from engine.preparer import Prepared, PreparedWarmUp, Preparer
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import EngineStats, Totals
@@ -104,8 +107,8 @@ class Engine:
         return self._preparer.max_sequence_tokens
 
     def has_work(self) -> bool:
-        """Whether any request waits or runs."""
-        return bool(self.sequences)
+        """Whether any request waits or runs, or a warm-up can go on."""
+        return bool(self.sequences) or len(self.scheduler.warm_ups) > 0
 
     def prepare(self, request: GenerateRequest) -> Prepared:
         """Tokenise and check a request; see `Preparer.prepare`. Thread-safe."""
@@ -132,6 +135,8 @@ class Engine:
                 f"The queue is full: {self.config.max_waiting} requests wait.",
                 retry_after_ms=_RETRY_AFTER_MS,
             )
+        if request.conversation_id is not None:
+            self.scheduler.warm_ups.end(request.conversation_id)
         seq = self._new_sequence(prepared)
         self.sequences[request.request_id] = seq
         self.scheduler.add(seq)
@@ -170,6 +175,38 @@ class Engine:
             enqueued_at=now,
         )
 
+    def prepare_warm_up(self, warm: Warm) -> PreparedWarmUp:
+        """Tokenise a draft; see `Preparer.prepare_warm_up`. Thread-safe."""
+        return self._preparer.prepare_warm_up(warm)
+
+    def warm_up(self, prepared: PreparedWarmUp) -> None:
+        """Compute a prompt's beginning when there's time; see `engine.warm_ups`."""
+        if self.draining or not prepared.tokens:
+            return
+        warm = prepared.warm
+        now = self._clock()
+        self._num_added += 1
+        seq = Sequence(
+            id=self._num_added,
+            request=_warm_request(warm),
+            tokens=prepared.tokens,
+            num_prompt_tokens=len(prepared.tokens),
+            max_tokens=len(prepared.tokens) + 1,
+            seed=0,
+            end_ids=self._eos_ids,
+            masked_ids=(),
+            block_names=prepared.block_names,
+            root_name=prepared.root_name,
+            stream=TextStream(self._vocabulary.token_bytes, (), 0.0),
+            arrived_at=now,
+            enqueued_at=now,
+        )
+        self.scheduler.warm_ups.add(warm.conversation_id, seq, now)
+
+    def release(self, conversation_id: str) -> None:
+        """A conversation is closed: end its warm-up. Unknown ids are ignored."""
+        self.scheduler.warm_ups.end(conversation_id)
+
     def cancel(self, request_id: str) -> list[Event]:
         """End a request now, with the text and usage so far. Unknown ids are ignored."""
         seq = self.sequences.get(request_id)
@@ -180,6 +217,7 @@ class Engine:
     def drain(self) -> None:
         """Take no more requests; what lives is answered to its end."""
         self.draining = True
+        self.scheduler.warm_ups.clear()
 
     def step(self) -> list[Event]:
         """Run one step of all that can run, and return what came of it."""
@@ -219,6 +257,9 @@ class Engine:
         counters["repartee_engine_cached_tokens_total"] = scheduler.counts.cached_tokens
         counters["repartee_engine_drafted_tokens_total"] = scheduler.speculation.num_drafted
         counters["repartee_engine_accepted_tokens_total"] = scheduler.speculation.num_accepted
+        warm_ups = scheduler.warm_ups.counts
+        counters["repartee_engine_warm_ups_total"] = warm_ups.warm_ups
+        counters["repartee_engine_warm_tokens_total"] = warm_ups.tokens
         counters["repartee_engine_cached_blocks"] = scheduler.blocks.num_named
         return EngineStats(
             num_running=len(scheduler.running),
@@ -237,6 +278,9 @@ class Engine:
             logger.exception("step failed; %d requests with it", len(plan.work))
             self.totals.step_faults += 1
             for item in plan.work:
+                if self.scheduler.warm_ups.is_in_step(item.sequence):
+                    self.scheduler.warm_ups.failed(item)
+                    continue
                 fault = EngineFault("The engine failed on this request.")
                 events += self._fail(item.sequence, fault, self._clock())
             return None
@@ -245,6 +289,9 @@ class Engine:
         self, plan: StepPlan, output: StepOutput, now: float, events: list[Event]
     ) -> None:
         for item in plan.work:
+            if self.scheduler.warm_ups.is_in_step(item.sequence):
+                self.scheduler.warm_ups.computed(item)
+                continue
             sampled = output.tokens.get(item.sequence.id, [])
             if item.draft:
                 self.scheduler.speculation.record_outcome(
@@ -353,3 +400,19 @@ class Engine:
     def _check(self) -> None:
         if self.config.check_invariants:
             check_invariants(self)
+
+
+def _warm_request(warm: Warm) -> GenerateRequest:
+    """The request behind a warm-up's sequence, which nobody answers."""
+    return GenerateRequest(
+        request_id=f"warm-up of {warm.conversation_id}",
+        model=warm.model,
+        messages=warm.messages,
+        sampling=SamplingParams(),
+        tier=Tier.BATCH,
+        tenant=warm.tenant,
+        conversation_id=warm.conversation_id,
+        reply_to="",
+        created_at=warm.created_at,
+        deadline_at=float("inf"),
+    )

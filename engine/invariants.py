@@ -30,8 +30,9 @@ def check_invariants(engine: Engine) -> None:
         assert not seq.block_table, f"{seq.request_id} waits and holds blocks"
     for seq in scheduler.running:
         _check_running(engine, seq)
-    scheduler.blocks.check(seq.block_table for seq in scheduler.running)
-    if not known:
+    tables = [seq.block_table for seq in scheduler.running]
+    scheduler.blocks.check([*tables, *scheduler.warm_ups.tables])
+    if not known and not scheduler.warm_ups.tables:
         assert scheduler.blocks.num_used == 0, "blocks are in use while nothing runs"
 
 

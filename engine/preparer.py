@@ -14,8 +14,10 @@ from engine.contract import (
     Message,
     ModelCard,
     NotFound,
+    Warm,
 )
 from engine.contract.sampling import MAX_SEED
+from engine.drafts import stable_tokens
 from engine.prefix_cache import extend_names, root_name
 
 
@@ -36,6 +38,23 @@ class Prepared:
     block_names: list[bytes]
     root_name: bytes
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWarmUp:
+    """The part of a prompt that is certain before its last turn is typed.
+
+    Attributes:
+        warm: What was asked for.
+        tokens: Whole blocks of the prompt; may be empty.
+        block_names: Their names.
+        root_name: Parent of the first block.
+    """
+
+    warm: Warm
+    tokens: list[int]
+    block_names: list[bytes]
+    root_name: bytes
 
 
 class Preparer:
@@ -70,12 +89,7 @@ class Preparer:
             ContextLengthExceeded: where the prompt leaves no room for an answer.
             InvalidRequest: for token ids outside the vocabulary.
         """
-        if request.model != self._card.id:
-            raise NotFound(
-                f"model must be {self._card.id!r}, got {request.model!r:.80}.",
-                param="model",
-                code="model_not_found",
-            )
+        self._check_model(request.model)
         request.sampling.check_vocabulary(self._card.vocab_size)
         self._check_size(request.messages)
         tokens = self._encode_chat(request.messages)
@@ -95,6 +109,30 @@ class Preparer:
             root_name=root,
             seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
         )
+
+    def prepare_warm_up(self, warm: Warm) -> PreparedWarmUp:
+        """Tokenise what is certain of a draft. Thread-safe; costs two tokenisings.
+
+        Raises:
+            NotFound: for another model.
+            ContextLengthExceeded: where the prompt leaves no room for an answer.
+            InvalidRequest: for turns that can't be rendered.
+        """
+        self._check_model(warm.model)
+        self._check_size((*warm.messages, Message("user", warm.draft)))
+        tokens = stable_tokens(self._encode_chat, warm.messages, warm.draft)
+        root = root_name(self._card.id, warm.tenant)
+        names: list[bytes] = []
+        extend_names(names, root, tokens, self._config.block_size)
+        return PreparedWarmUp(warm, tokens[: len(names) * self._config.block_size], names, root)
+
+    def _check_model(self, model: str) -> None:
+        if model != self._card.id:
+            raise NotFound(
+                f"model must be {self._card.id!r}, got {model!r:.80}.",
+                param="model",
+                code="model_not_found",
+            )
 
     def _check_size(self, messages: tuple[Message, ...]) -> None:
         """Refuse what can't fit without tokenising it."""

@@ -17,6 +17,7 @@ from engine.sequence import Sequence, Status
 from engine.speculation import Speculation
 from engine.step import StepPlan, Work
 from engine.step_costs import StepCosts
+from engine.warm_ups import WarmUps
 
 # Where even the smallest piece of a prompt takes longer than a step should, pieces may
 # take this much longer than that: much of a step's time doesn't depend on its size.
@@ -55,6 +56,7 @@ class Scheduler:
         self.blocks = BlockManager(config.num_blocks, config.block_size)
         self.costs = StepCosts()
         self.speculation = Speculation(config)
+        self.warm_ups = WarmUps(config, self.blocks)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.counts = SchedulerCounts()
@@ -87,10 +89,23 @@ class Scheduler:
         prefills = [seq for seq in self.running if seq.num_uncomputed > 1]
         # Prompts come before guesses: someone waits for a first token.
         drafts = {} if prefills else self.speculation.drafts(decodes)
-        num_steps = 1 if prefills or drafts else self._max_decode_steps
+        # Warm-ups get what nobody else could use.
+        warm = len(self.warm_ups) > 0 and not prefills and not self.waiting
+        num_steps = 1 if prefills or drafts or warm else self._max_decode_steps
         work = [self._decode(seq, drafts.get(seq.id, ()), num_steps) for seq in decodes]
         work += self._prefill(prefills, sum(1 + len(item.draft) for item in work))
+        if warm:
+            num_tokens = sum(item.num_tokens + len(item.draft) for item in work)
+            piece = self.warm_ups.schedule(now, self._num_spare(num_tokens))
+            work += [piece] if piece else []
         return StepPlan(tuple(work))
+
+    def _num_spare(self, num_tokens: int) -> int:
+        """Tokens that fit beside `num_tokens` in a step of ordinary length."""
+        within = self.costs.tokens_within(self._config.target_step_ms)
+        spare = min(within, self._config.max_step_tokens) - num_tokens
+        # While nothing runs, even a piece that takes too long is better than none.
+        return spare if num_tokens else max(spare, self.blocks.block_size)
 
     def record_cost(self, plan: StepPlan, elapsed_ms: float) -> None:
         """Note how long a plan took."""

@@ -6,8 +6,8 @@ other part of it; a test reads the imports and fails on a wrong arrow.
 Modules:
     errors: the tree of errors a client can see.
     sampling: `SamplingParams`, validated on construction.
-    messages: commands to a worker (`Submit`, `Cancel`, `Listen`) and events
-        from it (`Accepted`, `Delta`, `Finished`, `Failed`), each with its
+    messages: commands to a worker (`Submit`, `Cancel`, `Listen`, `Warm`, `Release`)
+        and events from it (`Accepted`, `Delta`, `Finished`, `Failed`), each with its
         wire form.
     registry: what a worker says about itself (`ModelCard`, `WorkerState`).
     keys: the names and lifetimes of every Redis key both sides touch.
@@ -40,9 +40,11 @@ from engine.contract.messages import (
     GenerateRequest,
     Listen,
     Message,
+    Release,
     Submit,
     Tier,
     Usage,
+    Warm,
     command_from_wire,
     event_from_wire,
 )
@@ -72,12 +74,14 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PermissionDenied",
+    "Release",
     "ReparteeError",
     "SamplingParams",
     "Submit",
     "Tier",
     "Unavailable",
     "Usage",
+    "Warm",
     "WorkerState",
     "command_from_wire",
     "error_from_wire",

@@ -156,7 +156,63 @@ class Listen:
         return {"t": "listen", "id": self.request_id, "gateway": self.gateway_id}
 
 
-Command = Submit | Cancel | Listen
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Compute the prompt of a message that is still being typed, if there's time to spare.
+
+    Takes the place of the conversation's last one, and ends with its next Submit. It is
+    answered by no event, promises nothing, and no usage counts it.
+
+    Attributes:
+        conversation_id: Whose; that of the Submit to come.
+        model: The model card's id.
+        messages: The turns so far, the typed one not among them; may be empty.
+        draft: The typed one so far; empty computes the turns alone.
+        tenant: Whose prefix cache it fills.
+        created_at: Unix seconds at the gateway.
+    """
+
+    conversation_id: str
+    model: str
+    messages: tuple[Message, ...]
+    draft: str
+    tenant: str
+    created_at: float
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "t": "warm",
+            "conversation": self.conversation_id,
+            "model": self.model,
+            "messages": [[m.role, m.content] for m in self.messages],
+            "draft": self.draft,
+            "tenant": self.tenant,
+            "created_at": self.created_at,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Warm:
+        return cls(
+            conversation_id=wire["conversation"],
+            model=wire["model"],
+            messages=tuple(Message(role, content) for role, content in wire["messages"]),
+            draft=wire["draft"],
+            tenant=wire["tenant"],
+            created_at=wire["created_at"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A conversation is closed: end its warm-up, keep its KV no longer than any other's."""
+
+    conversation_id: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"t": "release", "conversation": self.conversation_id}
+
+
+Command = Submit | Cancel | Listen | Warm | Release
 
 
 def command_from_wire(wire: Mapping[str, Any]) -> Command:
@@ -173,6 +229,10 @@ def command_from_wire(wire: Mapping[str, Any]) -> Command:
         return Cancel(wire["id"])
     if kind == "listen":
         return Listen(wire["id"], wire["gateway"])
+    if kind == "warm":
+        return Warm.from_wire(wire)
+    if kind == "release":
+        return Release(wire["conversation"])
     raise ValueError(f"unknown command {kind!r}")
 
 

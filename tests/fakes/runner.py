@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.config import EngineConfig
-from engine.contract import GenerateRequest, Message, ModelCard, SamplingParams, Tier
+from engine.contract import GenerateRequest, Message, ModelCard, SamplingParams, Tier, Warm
 from engine.engine import Engine
 from engine.step import StepOutput, StepPlan, StepTimes
 from tests.fakes.clock import VirtualClock
@@ -182,17 +182,19 @@ class Bench:
         tenant: str = "t",
         deadline_s: float = 1e6,
         epoch: int = 1,
+        conversation_id: str | None = None,
+        messages: tuple[Message, ...] | None = None,
         **sampling: Any,
     ) -> GenerateRequest:
         sampling.setdefault("seed", 7)
         return GenerateRequest(
             request_id=request_id,
             model="fake",
-            messages=(Message("user", text),),
+            messages=messages or (Message("user", text),),
             sampling=SamplingParams(**sampling),
             tier=tier,
             tenant=tenant,
-            conversation_id=None,
+            conversation_id=conversation_id,
             reply_to="g",
             created_at=self.clock.now,
             deadline_at=self.clock.now + deadline_s,
@@ -203,6 +205,17 @@ class Bench:
         """Prepare and add a request; its events."""
         request = self.request(request_id, text, **options)
         return self.engine.add(self.engine.prepare(request))
+
+    def warm(
+        self,
+        conversation_id: str,
+        draft: str,
+        messages: tuple[Message, ...] = (),
+        tenant: str = "t",
+    ) -> None:
+        """Prepare and add a warm-up."""
+        warm = Warm(conversation_id, "fake", messages, draft, tenant, self.clock.now)
+        self.engine.warm_up(self.engine.prepare_warm_up(warm))
 
     def run(self, max_steps: int = 10_000) -> list[Any]:
         """Step until nothing is left to do; all events."""
