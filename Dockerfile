@@ -53,4 +53,4 @@ ENV REPARTEE_DEVICE=cpu
 
 FROM runtime AS gpu
 # The NVIDIA container runtime shows the driver and the cards that these two name.
-ENV REPARTEE_DEVICE=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

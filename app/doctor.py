@@ -77,7 +77,7 @@ def _examine_engine(report: Report, settings: DoctorSettings, environ: Mapping[s
         report.add("CPU kernels", f"native, {native['isa']}")
     else:
         report.add("CPU kernels", f"PyTorch's, several times slower: {native['reason']}")
-        if not found["gpus"] and settings.native:
+        if found["auto_device"] == "cpu" and settings.native:
             problem = StartupError(
                 f"No native CPU kernels: {native['reason']}.", "Mend it with: apt-get install g++"
             )
@@ -88,7 +88,7 @@ def _examine_engine(report: Report, settings: DoctorSettings, environ: Mapping[s
         report.add("GPU", f"{gpu['name']} (capability {gpu['capability']}), {memory}")
     if not gpus:
         report.add("GPU", "none")
-    device = ("cuda" if gpus else "cpu") if settings.device == "auto" else settings.device
+    device = found["auto_device"] if settings.device == "auto" else settings.device
     report.add("Will run on", device)
     if device == "cuda" and not gpus:
         problem = StartupError(

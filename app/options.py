@@ -212,7 +212,7 @@ OPTIONS: tuple[Option, ...] = (
         _choice("auto", "cpu", "cuda"),
         "auto",
         "auto, cpu, cuda",
-        "Where the model runs; auto takes the GPU if there is one.",
+        "Where the model runs; auto takes the best that this version can use.",
         "",
         (SERVE, WORKER, DOCTOR),
     ),

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from engine.worker.build import choose_device
 from kernels import native
 
 # Instruction sets that the kernels or torch's own libraries make use of.
@@ -49,6 +50,7 @@ def examine() -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "native": _native(),
         "gpus": _gpus(),
+        "auto_device": choose_device("auto"),
     }
 
 

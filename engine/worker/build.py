@@ -62,8 +62,7 @@ def build_engine(
         ModelFileError: the model is missing, damaged or not supported.
         BuildError: the device or the memory doesn't allow what was asked for.
     """
-    if device == "cuda":
-        raise BuildError("--device cuda: this version runs on the CPU only")
+    choose_device(device)
     if progress:
         progress(0.0, "preparing the CPU kernels")
     set_threads(threads)
@@ -90,6 +89,17 @@ def build_engine(
         vocabulary=loaded.tokenizer,
         encode_chat=loaded.chat_template.encode,
     )
+
+
+def choose_device(wanted: str) -> str:
+    """The device that `wanted` (auto, cpu or cuda) comes to.
+
+    Raises:
+        BuildError: the engine has no runner for it.
+    """
+    if wanted == "cuda":
+        raise BuildError("--device cuda: this version runs on the CPU only")
+    return "cpu"
 
 
 def set_threads(count: int) -> None:
