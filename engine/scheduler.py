@@ -192,6 +192,8 @@ class Scheduler:
         if seq.cached_tokens is None:
             seq.cached_tokens = seq.num_computed
             self.counts.cached_tokens += seq.num_computed
+        if seq.started_at is None:
+            seq.started_at = now
         waited_s = now - seq.enqueued_at
         seq.rank = max(0, seq.tier_rank - int(waited_s / self._ageing_s))
         seq.status = Status.RUNNING

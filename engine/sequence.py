@@ -57,6 +57,7 @@ class Sequence:
         stream: The answer's text.
         arrived_at: When it was added, seconds.
         enqueued_at: When it last began to wait, seconds.
+        started_at: When it first ran, seconds; None before.
         block_table: KV blocks in order of position.
         num_computed: Tokens whose KV is in the blocks.
         num_named: Blocks of the table that were offered to the prefix cache.
@@ -80,6 +81,7 @@ class Sequence:
     stream: TextStream
     arrived_at: float
     enqueued_at: float
+    started_at: float | None = None
     status: Status = Status.WAITING
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0

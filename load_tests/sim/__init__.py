@@ -1,0 +1,1 @@
+"""The scheduler on recorded-like traffic and a virtual clock, against other policies."""
