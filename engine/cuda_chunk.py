@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from engine.sampling_rows import sampling_row
 from engine.step import Work
 from kernels.cuda.launch import overlapped_launches
 from kernels.decode_state.triton import advance
 from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.sampling import SamplingRow
 from kernels.sampling.triton import DeviceRows, sample_rows
 
 # Rows from which starting a kernel early gains less than it disturbs.
@@ -78,8 +78,9 @@ class DecodeChunk:
         if pool is not None:
             self._capture(pool)
 
-    def run(self, work: Sequence[Work], num_steps: int) -> list[list[int]]:
+    def run(self, work: Sequence[tuple[Work, SamplingRow]]) -> list[list[int]]:
         """Decode; the tokens of each of `work`, as many as it asks for."""
+        num_steps = max(item.num_decode_steps for item, _ in work)
         self._fill(work)
         self._upload()
         for _ in range(num_steps):
@@ -91,7 +92,7 @@ class DecodeChunk:
         if self._out.is_cuda:
             torch.cuda.current_stream().synchronize()
         tokens = self._host_out[:num_steps, : len(work)].T.tolist()
-        return [row[: item.num_decode_steps] for row, item in zip(tokens, work, strict=True)]
+        return [row[: item.num_decode_steps] for row, (item, _) in zip(tokens, work, strict=True)]
 
     def _capture(self, pool: tuple[int, int]) -> None:
         # With padding alone, a step compiles every kernel and writes no KV.
@@ -120,7 +121,7 @@ class DecodeChunk:
         self._tables.copy_(self._host_tables, non_blocking=True)
         self._lens.copy_(self._host_lens, non_blocking=True)
 
-    def _fill(self, work: Sequence[Work]) -> None:
+    def _fill(self, work: Sequence[tuple[Work, SamplingRow]]) -> None:
         ints, floats = self._host_ints.numpy(), self._host_floats.numpy()
         lens, tables = self._host_lens.numpy(), self._host_tables.numpy()
         ints[:] = 0
@@ -129,9 +130,8 @@ class DecodeChunk:
         floats[0] = 0.0
         floats[1] = 1.0
         floats[2] = 0.0
-        for i, item in enumerate(work):
+        for i, (item, row) in enumerate(work):
             seq, position = item.sequence, item.start
-            row = sampling_row(seq)
             table = np.asarray(seq.block_table, np.int32)
             lens[:, i] = (position + 1, min(max(row.top_k, 0), 2**31 - 1))
             tables[i, : len(table)] = table

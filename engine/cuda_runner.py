@@ -1,4 +1,4 @@
-"""Plans on a GPU: decode in CUDA graphs, several tokens a plan; prefill pieces eagerly."""
+"""Plans on a GPU: CUDA graphs for decode, several tokens a plan, and for prefill pieces."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 
 from engine.config import EngineConfig
 from engine.cuda_chunk import DecodeChunk
+from engine.cuda_prefill import PIECE_LENGTHS, PrefillPiece
 from engine.runner import Model, StepInputs, accepted_tokens
 from engine.sampling_rows import sampling_row
 from engine.step import StepOutput, StepPlan, StepTimes, Work
 from kernels.kv_cache import AttentionBatch, LayerCache
-from kernels.sampling import SamplingBatch
+from kernels.sampling import SamplingBatch, SamplingRow
 from kernels.sampling.triton import sample_triton
 
 # Batch sizes with a graph of their own; between them rows are padded.
@@ -27,9 +28,10 @@ class CudaRunner:
 
     Sequences that decode with plain sampling (any temperature, top_k, top_p, min_p) go
     through a CUDA graph, captured when its batch size first occurs, replayed once a token
-    with all state on the device, and read back once a plan. Everything else goes in one
-    eager pass: prefill pieces, drafts, and rows with penalties, bias or masked tokens,
-    which get one token a plan.
+    with all state on the device, and read back once a plan. A prefill piece that comes
+    alone has graphs by length. Everything else goes in one eager pass: long or several
+    pieces, drafts, and rows with penalties, bias or masked tokens, which get one token
+    a plan.
 
     Args:
         model: The model, on `device`.
@@ -67,6 +69,7 @@ class CudaRunner:
             for _ in range(model.config.num_layers)
         ]
         self._chunks: dict[tuple[int, int], DecodeChunk] = {}
+        self._pieces: dict[int, PrefillPiece] = {}
         on_gpu = self._device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
 
@@ -77,17 +80,22 @@ class CudaRunner:
     def run(self, plan: StepPlan) -> StepOutput:
         """See `engine.step.Runner`."""
         started = time.perf_counter()
-        chunked = [item for item in plan.work if _is_plain_decode(item)]
-        eager = [item for item in plan.work if not _is_plain_decode(item)]
+        chunked: list[tuple[Work, SamplingRow]] = []
+        eager: list[Work] = []
+        for item in plan.work:
+            row = _plain_row(item)
+            if row is None:
+                eager.append(item)
+            else:
+                chunked.append((item, row))
         tokens: dict[int, list[int]] = {}
         if eager:
             tokens |= self._run_eager(StepPlan(tuple(eager)))
         for first in range(0, len(chunked), ROW_COUNTS[-1]):
             part = chunked[first : first + ROW_COUNTS[-1]]
-            chunk = self.chunk(len(part), max(item.start for item in part) + self._max_steps)
-            num_steps = max(item.num_decode_steps for item in part)
-            decoded = chunk.run(part, num_steps)
-            tokens |= {item.sequence.id: row for item, row in zip(part, decoded, strict=True)}
+            longest = max(item.start for item, _ in part)
+            decoded = self.chunk(len(part), longest + self._max_steps).run(part)
+            tokens |= {item.sequence.id: row for (item, _), row in zip(part, decoded, strict=True)}
         return StepOutput(tokens, StepTimes(forward_s=time.perf_counter() - started))
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
@@ -110,12 +118,26 @@ class CudaRunner:
             )  # fmt: skip
         return self._chunks[key]
 
+    def piece(self, num_tokens: int) -> PrefillPiece:
+        """The graph for a prefill piece, captured on first use."""
+        length = next(length for length in PIECE_LENGTHS if length >= num_tokens)
+        if length not in self._pieces:
+            self._pieces[length] = PrefillPiece(
+                self._model.forward, self._caches, length, self._max_blocks, self._device,
+                self._pool,
+            )  # fmt: skip
+        return self._pieces[length]
+
     def _run_eager(self, plan: StepPlan) -> dict[int, list[int]]:
         inputs = StepInputs(plan, self._block_size)
-        logits = self._model.forward(
-            self._move(inputs.token_ids), self._move(inputs.positions), self._move(inputs.slots),
-            self._move_batch(inputs.batch), self._caches, self._move(inputs.logits_rows),
-        )  # fmt: skip
+        if _is_one_piece(plan):
+            logits = self.piece(plan.num_tokens).run(inputs)
+        else:
+            logits = self._model.forward(
+                self._move(inputs.token_ids), self._move(inputs.positions),
+                self._move(inputs.slots), self._move_batch(inputs.batch), self._caches,
+                self._move(inputs.logits_rows),
+            )  # fmt: skip
         tokens: Sequence[int] = []
         if inputs.rows:
             tokens = sample_triton(logits, SamplingBatch.from_rows(inputs.rows)).tolist()
@@ -134,9 +156,19 @@ class CudaRunner:
         )  # fmt: skip
 
 
-def _is_plain_decode(item: Work) -> bool:
-    """Whether the next tokens depend on nothing but the device's own state."""
+def _plain_row(item: Work) -> SamplingRow | None:
+    """How to sample, if the next tokens depend on nothing but the device's own state."""
     if item.num_tokens != 1 or item.draft or not item.samples:
-        return False
+        return None
     row = sampling_row(item.sequence)
-    return not (row.bias or row.seen or row.masked)
+    return None if row.bias or row.seen or row.masked else row
+
+
+def _is_one_piece(plan: StepPlan) -> bool:
+    """Whether a prefill graph computes this plan: one piece, not too short nor too long.
+
+    Drafts want the logits of several tokens, and the graph gives the last one's.
+    """
+    if len(plan.work) != 1 or plan.work[0].draft:
+        return False
+    return PIECE_LENGTHS[0] // 2 <= plan.num_tokens <= PIECE_LENGTHS[-1]

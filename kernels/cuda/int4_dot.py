@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def int4_dot_kernel(
     x_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, M, N, x_stride, out_stride, K,
     K_TILES, PLANE: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,

@@ -115,7 +115,7 @@ def _tile_product(
     return warpgroup_mma_wait(0, deps=[acc])
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["M"])
 def int4_wgmma_kernel(
     x_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, parts_ptr, tickets_ptr, M, N,
     row_tiles, up_tiles, x_stride, out_stride, K: gl.constexpr, K_TILES: gl.constexpr,

@@ -7,7 +7,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
-@triton.jit
+# The stride changes with the longest table of a plan: no reason to compile again.
+@triton.jit(do_not_specialize=["table_stride"])
 def decode_kernel(
     q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, parts_ptr, stats_ptr, tickets_ptr, out_ptr,
     table_stride, scale, NUM_KV: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
@@ -97,9 +98,10 @@ def _merge(
         at = parts + row[:, None] * D + d[None, :]
         part = tl.load(at, mask=row_ok, other=0.0, cache_modifier=".cg")
         new_top = tl.maximum(top, part_top)
-        # An empty split is -inf; so is everything before the first that isn't.
-        old_weight = tl.where(top == -float("inf"), 0.0, tl.exp2(top - new_top))
-        weight = tl.where(part_top == -float("inf"), 0.0, tl.exp2(part_top - new_top))
+        # Before the first split that isn't empty both are -inf, and 0 serves as well.
+        base = tl.where(new_top == -float("inf"), 0.0, new_top)
+        old_weight = tl.exp2(top - base)
+        weight = tl.exp2(part_top - base)
         total = total * old_weight + part_total * weight
         acc = acc * old_weight[:, None] + part * weight[:, None]
         top = new_top

@@ -31,7 +31,8 @@ def _tile(
     return acc, new_top, total
 
 
-@triton.jit
+# The stride changes with the longest table of a plan: no reason to compile again.
+@triton.jit(do_not_specialize=["table_stride"])
 def prefill_kernel(
     q_ptr, k_ptr, v_ptr, tables_ptr, starts_ptr, lens_ptr, out_ptr, table_stride, scale,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, TOKENS: tl.constexpr,

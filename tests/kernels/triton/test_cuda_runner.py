@@ -105,3 +105,24 @@ def test_copied_blocks_hold_the_same(device: torch.device, model: CausalLM) -> N
     # The copied block holds the first four tokens; the fifth is computed again.
     output = runner.run(StepPlan((Work(second, 4, 1, True),)))
     assert output.tokens[0] == expected[0][:1]
+
+
+@pytest.mark.parametrize("pieces", [(28,), (16, 12), (20, 8)], ids=str)
+def test_pieces_of_a_prompt_give_what_the_whole_gives(
+    device: torch.device, model: CausalLM, pieces: tuple[int, ...]
+) -> None:
+    runner = make_runner(model, device, 2)
+    whole = make_sequence(7, 28, 0, temperature=0.9)
+    other = make_sequence(8, 3, 16)
+    # Beside another prompt the piece goes through the eager pass.
+    both = runner.run(StepPlan((Work(whole, 0, 28, True), Work(other, 0, 3, True))))
+    alone = make_sequence(7, 28, 8, temperature=0.9)
+    start, output = 0, None
+    for size in pieces:
+        output = runner.run(StepPlan((Work(alone, start, size, start + size == 28),)))
+        start += size
+    assert output is not None
+    assert output.tokens[7] == both.tokens[7]
+    if device.type == "cpu":
+        cpu = CpuRunner(model, CONFIG)
+        assert cpu.run(StepPlan((Work(whole, 0, 28, True),))).tokens[7] == output.tokens[7]
