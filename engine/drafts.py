@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from os.path import commonprefix
+from itertools import takewhile
 
 from engine.contract import Message
 
@@ -38,4 +38,5 @@ def stable_tokens(
     finished = _UNFINISHED.sub("", typed)
     whole = encode_chat((*messages, Message("user", typed or _PROBE)))
     shorter = encode_chat((*messages, Message("user", finished)))
-    return commonprefix([whole, shorter])
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(whole, shorter, strict=False))
+    return [token for token, _ in pairs]

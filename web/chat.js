@@ -1,7 +1,7 @@
 /**
  * The conversation's life: what a person does and what the server says, joined in one store.
  *
- * No DOM. `ask`, `stop`, `retry`, `newChat`, `useKey` are the whole interface for a view.
+ * No DOM. `ask`, `draft`, `stop`, `retry`, `newChat`, `useKey` are the whole interface for a view.
  *
  * @typedef {object} ChatState
  * @property {import("./conversation.js").Conversation} conversation
@@ -92,6 +92,14 @@ export class Chat {
     if (text.trim() === "" || this.isBusy) return
     this.#setConversation(conversations.ask(this.#conversation, text))
     this.#sendPending()
+  }
+
+  /**
+   * What the person is typing, so that the server can begin with it. A hint: nothing waits for it.
+   * @param {string} text
+   */
+  draft(text) {
+    if (this.#stage === "ready" && !this.isBusy) this.#connection.send(protocol.inputDraft(text))
   }
 
   /** Ask again for the last answer, in place of the one that failed. */

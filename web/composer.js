@@ -3,6 +3,7 @@
  *
  * @typedef {object} ComposerOptions
  * @property {(text: string) => void} onSend
+ * @property {(text: string) => void} onDraft  Called when typing pauses.
  * @property {() => void} onStop
  * @property {() => boolean} isBusy
  */
@@ -13,6 +14,9 @@ const DRAFT = "repartee.draft"
 // Below this no text can be too long (six bytes per unit is the most that JSON makes of one),
 // and counting bytes at each key is not worth it.
 const SURELY_SHORT = MAX_EVENT_BYTES / 8
+
+// A pause in typing as long as this sends the draft.
+const DRAFT_PAUSE_MS = 150
 
 // A browser lays out a long text in a box of automatic direction in time that grows with its square.
 const LONG_TEXT = 20_000
@@ -25,13 +29,18 @@ export class Composer {
   #send = /** @type {HTMLButtonElement} */ (byId("send"))
   #stop = /** @type {HTMLButtonElement} */ (byId("stop"))
   #busy = false
+  #draftTimer = 0
 
   /** @param {ComposerOptions} options */
   constructor(options) {
     this.#options = options
     this.#input.value = sessionStorage.getItem(DRAFT) ?? ""
     this.#input.addEventListener("beforeinput", (event) => this.#setDirection(event))
-    this.#input.addEventListener("input", () => this.#changed())
+    this.#input.addEventListener("input", (event) => {
+      this.#changed()
+      this.#scheduleDraft(event.isComposing)
+    })
+    this.#input.addEventListener("compositionend", () => this.#scheduleDraft(false))
     this.#input.addEventListener("keydown", (event) => this.#onKeydown(event))
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault()
@@ -75,6 +84,7 @@ export class Composer {
     const text = this.#input.value
     if (text.trim() === "" || this.#options.isBusy()) return
     if (this.#warnIfTooLong(text)) return
+    clearTimeout(this.#draftTimer)
     this.#options.onSend(text)
     this.#input.value = ""
     this.#changed()
@@ -89,6 +99,16 @@ export class Composer {
     this.#send.disabled = text.trim() === ""
     this.#warnIfTooLong(text)
     this.#keepDraft(text)
+  }
+
+  /** @param {boolean} composing Whether an input method still chooses the text. */
+  #scheduleDraft(composing) {
+    clearTimeout(this.#draftTimer)
+    if (composing) return
+    this.#draftTimer = setTimeout(() => {
+      const text = this.#input.value
+      if (text.length <= SURELY_SHORT) this.#options.onDraft(text)
+    }, DRAFT_PAUSE_MS)
   }
 
   /** Before a large paste is laid out for the first time. */

@@ -64,6 +64,11 @@ export function itemDelete(itemId) {
   return { type: "conversation.item.delete", event_id: newId(QUIET), item_id: itemId }
 }
 
+/** @param {string} text  What is typed so far; the server computes it ahead and never answers. */
+export function inputDraft(text) {
+  return { type: "repartee.input_draft", event_id: newId(QUIET), text }
+}
+
 /** Any frame in reply proves that the line is alive. */
 export function ping() {
   return { type: "repartee.ping", event_id: newId(QUIET) }

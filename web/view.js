@@ -29,6 +29,7 @@ export class View {
     this.#chat = chat
     this.#composer = new Composer({
       onSend: (text) => this.#send(text),
+      onDraft: (text) => chat.draft(text),
       onStop: () => chat.stop(),
       isBusy: () => chat.isBusy,
     })

@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket
 from app.auth import Principal
 from app.gateway.config import GatewayConfig
 from app.gateway.conversation import Conversation
+from app.gateway.drafts import Drafts
 from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
 from app.gateway.resume import running_answer
@@ -28,6 +29,7 @@ from app.protocol.realtime.commands import (
     CreateItem,
     CreateResponse,
     DeleteItem,
+    InputDraft,
     Ping,
     RetrieveItem,
     TruncateItem,
@@ -88,6 +90,7 @@ class RealtimeSocket:
         self._throttle = Throttle(config.max_events_per_s)
         self._inbox: asyncio.Queue[str] = asyncio.Queue(INBOX_EVENTS)
         self._running: dict[str, RunningResponse] = {}
+        self._drafts = Drafts(conversation, responses, principal)
         self._goodbye: tuple[int, str] | None = None
 
     async def run(self, after: Cursor | None) -> None:
@@ -108,6 +111,7 @@ class RealtimeSocket:
             with suppress(asyncio.CancelledError):
                 await worker
             self._detach()
+            self._responses.spawn(self._drafts.close())
 
     def drain(self, code: int, reason: str) -> None:
         """Close once nothing runs here."""
@@ -187,6 +191,10 @@ class RealtimeSocket:
                 await self._conversation.update(settings)
                 self._wire.settings = settings
                 self._writer.send(self._wire.updated())
+            case InputDraft(text):
+                # While an answer runs, nobody knows yet what the next prompt begins with.
+                if self._active() is None:
+                    self._drafts.offer(text)
             case Ping():
                 self._send("repartee.pong")
 
@@ -215,6 +223,7 @@ class RealtimeSocket:
         if not command.in_conversation:
             await self._start_out_of_band(command)
             return
+        self._drafts.drop()
         await self._wait_for_cancelled()
         response_id = new_id("resp_")
         previous_item_id = await self._conversation.begin(

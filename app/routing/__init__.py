@@ -3,6 +3,7 @@
 Modules:
     directory: which workers are alive, from their heartbeats.
     policy: which of them gets a request.
+    homes: which of them holds a conversation's prefix.
     commands: into workers' inboxes, and whose a response is.
     inbox: the gateway's own stream of events, and its one reader.
     stream: one listener's ordered view of one response.

@@ -15,6 +15,7 @@ from app.redis_client import make_client, redis_errors
 from app.routing import policy
 from app.routing.commands import Commands
 from app.routing.directory import Status, WorkerDirectory
+from app.routing.homes import Homes
 from app.routing.inbox import GatewayInbox
 from app.routing.listeners import Listeners, worker_died
 from app.routing.log import ResponseLog
@@ -31,8 +32,10 @@ from engine.contract import (
     Listen,
     ModelCard,
     NotFound,
+    Release,
     Submit,
     Unavailable,
+    Warm,
     WorkerState,
     keys,
 )
@@ -80,6 +83,7 @@ class EngineClient:
         # Requests that no event has answered yet, to be sent again after Redis was lost.
         self._unanswered: dict[str, GenerateRequest] = {}
         self._sent_at: dict[str, dict[str, float]] = {}
+        self._homes = Homes()
         self._cancelling: dict[str, str] = {}
         self._known_models: set[str] = set()
         self._loops: list[asyncio.Task[None]] = []
@@ -215,6 +219,33 @@ class EngineClient:
             raise
         return stream
 
+    async def warm(self, warm: Warm) -> None:
+        """Let the worker that will get a conversation's next request begin on its prompt.
+
+        A hint: without a worker to take it, nothing happens.
+
+        Raises:
+            Unavailable: Redis failed.
+        """
+        chosen = policy.choose_to_warm(self._candidates(warm.model, warm.conversation_id))
+        if chosen is None:
+            return
+        worker_id = chosen.state.worker_id
+        self._homes.note(warm.conversation_id, worker_id)
+        with redis_errors("warm"):
+            await self._commands.send(worker_id, warm)
+
+    async def release(self, conversation_id: str) -> None:
+        """A conversation is closed: its KV need not be kept for it.
+
+        Raises:
+            Unavailable: Redis failed.
+        """
+        worker_id = self._homes.forget(conversation_id)
+        if worker_id is not None and self._directory.status(worker_id) is not Status.DEAD:
+            with redis_errors("release"):
+                await self._commands.send(worker_id, Release(conversation_id))
+
     async def attach(self, request_id: str, after: Cursor = _START) -> ResponseStream:
         """Listen to a response that this or another gateway began.
 
@@ -292,12 +323,22 @@ class EngineClient:
             raise Unavailable(
                 "Redis is not reachable.", code="redis_unavailable", retry_after_ms=1000
             )
-        candidates = [
-            Candidate(state, self._num_unseen(state.worker_id))
+        candidates = self._candidates(request.model, request.conversation_id)
+        chosen = policy.choose(request, candidates, max_waiting=self._max_waiting)
+        if request.conversation_id is not None:
+            self._homes.note(request.conversation_id, chosen.state.worker_id)
+        return chosen.state.worker_id
+
+    def _candidates(self, model: str, conversation_id: str | None) -> list[Candidate]:
+        return [
+            Candidate(
+                state,
+                self._num_unseen(state.worker_id),
+                self._homes.num_held(conversation_id, state) if conversation_id else 0,
+            )
             for state in self._live()
-            if state.card.id == request.model
+            if state.card.id == model
         ]
-        return policy.choose(request, candidates, max_waiting=self._max_waiting).state.worker_id
 
     def _num_unseen(self, worker_id: str) -> int:
         """Our requests that the worker's last heartbeat can't have counted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 from redis.asyncio import Redis
 
-from engine.contract import Command, Submit, keys
+from engine.contract import Command, Listen, Submit, keys
 
 
 class Commands:
@@ -21,10 +21,16 @@ class Commands:
     async def send(
         self, worker_id: str, command: Command, *, owned_until: float | None = None
     ) -> None:
-        """Put a command into a worker's inbox; note whose response it is, if asked to."""
+        """Put a command into a worker's inbox; note whose response it is, if asked to.
+
+        Args:
+            worker_id: Whose inbox.
+            command: Of a response, if its owner is to be noted.
+            owned_until: Unix seconds; None notes nothing.
+        """
         key = keys.inbox(worker_id)
         async with self._redis.pipeline(transaction=False) as pipe:
-            if owned_until is not None:
+            if owned_until is not None and isinstance(command, Submit | Listen):
                 request_id = (
                     command.request.request_id
                     if isinstance(command, Submit)

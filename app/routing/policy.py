@@ -8,6 +8,12 @@ from dataclasses import dataclass
 
 from engine.contract import GenerateRequest, Overloaded, Unavailable, WorkerState
 
+# A worker that holds a conversation's prefix gets its request although it is this much
+# busier than an even share of the load would make it: half as many requests again, and
+# two more, so that an almost idle one isn't passed over for an idle one.
+HOLDER_EXCESS = 1.5
+HOLDER_EXCESS_REQUESTS = 2
+
 # Requests that may wait at one worker before it counts as full.
 MAX_WAITING = 256
 
@@ -19,19 +25,25 @@ class Candidate:
     Attributes:
         state: Its last heartbeat.
         num_unseen: Requests sent to it from here that the heartbeat can't know of yet.
+        num_held: Tokens of the conversation's prompt that it need not compute again.
     """
 
     state: WorkerState
     num_unseen: int
+    num_held: int = 0
 
     @property
     def num_waiting(self) -> int:
         return self.state.num_waiting + self.num_unseen
 
     @property
+    def num_requests(self) -> int:
+        return self.state.num_running + self.num_waiting
+
+    @property
     def load(self) -> float:
         """Requests per KV block; workers of unlike size compare by it."""
-        return (self.state.num_running + self.num_waiting) / max(1, self.state.num_blocks)
+        return self.num_requests / max(1, self.state.num_blocks)
 
 
 def choose(
@@ -41,7 +53,9 @@ def choose(
     max_waiting: int = MAX_WAITING,
     rng: random.Random | None = None,
 ) -> Candidate:
-    """The least loaded candidate; among equals any, so that gateways don't agree.
+    """The candidate that holds most of the prompt, unless it is too busy; else the least loaded.
+
+    Among equals any, so that gateways don't agree.
 
     Raises:
         Unavailable: there is no candidate.
@@ -61,5 +75,23 @@ def choose(
             f"the limit is {max_waiting}.",
             retry_after_ms=2000,
         )
-    least = min(candidate.load for candidate in open_ones)
-    return (rng or random).choice([one for one in open_ones if one.load == least])
+    return _pick(open_ones, rng)
+
+
+def choose_to_warm(
+    candidates: Sequence[Candidate], *, rng: random.Random | None = None
+) -> Candidate | None:
+    """Where a prompt is worth computing ahead: a worker on which nobody waits, if any."""
+    idle = [candidate for candidate in candidates if candidate.num_waiting == 0]
+    return _pick(idle, rng) if idle else None
+
+
+def _pick(candidates: Sequence[Candidate], rng: random.Random | None) -> Candidate:
+    least = min(candidate.load for candidate in candidates)
+    holder = max(candidates, key=lambda candidate: candidate.num_held)
+    even_share = least * max(1, holder.state.num_blocks)
+    if holder.num_held and (
+        holder.num_requests <= HOLDER_EXCESS * even_share + HOLDER_EXCESS_REQUESTS
+    ):
+        return holder
+    return (rng or random).choice([one for one in candidates if one.load == least])

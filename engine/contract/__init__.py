@@ -48,7 +48,7 @@ from engine.contract.messages import (
     command_from_wire,
     event_from_wire,
 )
-from engine.contract.registry import ModelCard, WorkerState
+from engine.contract.registry import ModelCard, WorkerState, conversation_tag
 from engine.contract.sampling import SamplingParams
 
 __all__ = [
@@ -84,6 +84,7 @@ __all__ = [
     "Warm",
     "WorkerState",
     "command_from_wire",
+    "conversation_tag",
     "error_from_wire",
     "event_from_wire",
 ]

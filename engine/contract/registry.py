@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -30,6 +31,11 @@ class ModelCard:
     quantization: str
 
 
+def conversation_tag(conversation_id: str) -> str:
+    """Short name of a conversation in a heartbeat; two of one tag cost a bad guess at most."""
+    return hashlib.blake2b(conversation_id.encode(), digest_size=6).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerState:
     """One heartbeat.
@@ -47,6 +53,8 @@ class WorkerState:
         decode_tokens_per_s: Moving average over all sequences; 0 if unknown.
         draining: Takes no new requests.
         metrics: Monotonic counters and gauges by Prometheus name, for `/metrics`.
+        held: Tokens of a prefix kept for a conversation, by `conversation_tag`; the
+            latest conversations only.
     """
 
     worker_id: str
@@ -60,6 +68,7 @@ class WorkerState:
     decode_tokens_per_s: float
     draining: bool
     metrics: Mapping[str, float]
+    held: Mapping[str, int] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)

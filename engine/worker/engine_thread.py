@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from engine.contract import Event, Failed, Finished, GenerateRequest, ModelCard
+from engine.contract import Event, Failed, Finished, GenerateRequest, ModelCard, Warm
 from engine.stats import EngineStats
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,22 @@ class Engine(Protocol):
 
     def cancel(self, request_id: str) -> list[Event]:
         """End a request now: its terminal event, or nothing for an unknown id."""
+        ...
+
+    def prepare_warm_up(self, warm: Warm) -> Any:
+        """Tokenise a draft; on any thread.
+
+        Raises:
+            ReparteeError: what is wrong with it.
+        """
+        ...
+
+    def warm_up(self, prepared: Any) -> None:
+        """Compute a prompt's beginning when there's time."""
+        ...
+
+    def release(self, conversation_id: str) -> None:
+        """A conversation is closed; unknown ids are ignored."""
         ...
 
     def step(self) -> list[Event]:
@@ -133,6 +149,14 @@ class EngineThread:
         """End a request before the next step; unknown ids are ignored."""
         self._put("cancel", request_id, None)
 
+    def warm_up(self, conversation_id: str, prepared: Any) -> None:
+        """Begin a prepared warm-up."""
+        self._put("warm", conversation_id, prepared)
+
+    def release(self, conversation_id: str) -> None:
+        """A conversation is closed."""
+        self._put("release", conversation_id, None)
+
     def pause(self, paused: bool) -> None:
         """Hold further steps, or go on. Cancels are still carried out."""
         with self._condition:
@@ -147,9 +171,9 @@ class EngineThread:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _put(self, kind: str, request_id: str, prepared: Any) -> None:
+    def _put(self, kind: str, subject_id: str, prepared: Any) -> None:
         with self._condition:
-            self._commands.append((kind, request_id, prepared))
+            self._commands.append((kind, subject_id, prepared))
             self._condition.notify()
 
     def _run(self) -> None:
@@ -209,6 +233,9 @@ class EngineThread:
         return not self._paused and self._engine.has_work()
 
     def _apply(self, kind: str, request_id: str, prepared: Any) -> list[Event]:
+        if kind in ("warm", "release"):
+            self._apply_unanswered(kind, request_id, prepared)
+            return []
         try:
             if kind == "cancel":
                 self._live.discard(request_id)
@@ -219,6 +246,15 @@ class EngineThread:
         except Exception as error:
             self._tell(self._on_refused, request_id, error)
             return []
+
+    def _apply_unanswered(self, kind: str, conversation_id: str, prepared: Any) -> None:
+        try:
+            if kind == "warm":
+                self._engine.warm_up(prepared)
+            else:
+                self._engine.release(conversation_id)
+        except Exception:
+            logger.exception("%s of conversation %s failed", kind, conversation_id)
 
     def _step_failed(self, error: Exception) -> None:
         logger.exception("engine step failed; dropping %d requests", len(self._live))

@@ -14,6 +14,7 @@ HELP: Mapping[str, str] = {
     "failed, or lost to another worker.",
     "repartee_submits_total": "Requests read from the inbox, repeats not counted.",
     "repartee_cancels_total": "Cancels read from the inbox, those of unknown ids included.",
+    "repartee_warm_commands_total": "Drafts read from the inbox, those not taken included.",
     "repartee_unreadable_commands_total": "Inbox entries passed over.",
     "repartee_prompt_tokens_total": "Prompt tokens of ended responses.",
     "repartee_completion_tokens_total": "Generated tokens of ended responses.",

@@ -23,10 +23,12 @@ from engine.contract import (
     Listen,
     NotFound,
     Overloaded,
+    Release,
     ReparteeError,
     Submit,
     Unavailable,
     Usage,
+    Warm,
     WorkerState,
 )
 from engine.worker import metrics
@@ -43,6 +45,9 @@ MAX_PREPARING = 1024
 
 # Two, so that one huge prompt doesn't hold up everybody else's.
 PREPARE_THREADS = 2
+
+# A draft older than this waited in the inbox while the worker was away.
+WARM_MAX_AGE_S = 10.0
 
 # The engine ends what is past its deadline; past this as well, the worker does.
 DEADLINE_GRACE_S = 1.0
@@ -77,6 +82,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._engine_died = False
         self._preparing: set[str] = set()
+        self._warming = False
         self._deadlines: dict[str, float] = {}
         self._counters: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -209,6 +215,10 @@ class Worker:
                 self._cancel(request_id)
             case Listen(request_id, gateway_id):
                 self._publisher.listen(request_id, gateway_id)
+            case Warm():
+                self._warm(command)
+            case Release(conversation_id):
+                self._thread.release(conversation_id)
 
     def _submit(self, request: GenerateRequest) -> None:
         request_id = request.request_id
@@ -260,6 +270,30 @@ class Worker:
                 self._thread.add(request_id, prepared)
         finally:
             self._preparing.discard(request_id)
+
+    def _warm(self, warm: Warm) -> None:
+        """Take a draft in if tokenising it holds nobody up; a later one will come."""
+        self._counters["repartee_warm_commands_total"] += 1
+        age_s = time.time() - warm.created_at
+        if self._draining or self._preparing or self._warming or age_s > WARM_MAX_AGE_S:
+            return
+        self._warming = True
+        task = asyncio.create_task(self._prepare_warm_up(warm), name="prepare-warm-up")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _prepare_warm_up(self, warm: Warm) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            prepared = await loop.run_in_executor(self._pool, self._engine.prepare_warm_up, warm)
+        except ReparteeError as error:
+            logger.debug("draft of %s not taken: %s", warm.conversation_id, error)
+        except Exception:
+            logger.exception("draft of %s failed", warm.conversation_id)
+        else:
+            self._thread.warm_up(warm.conversation_id, prepared)
+        finally:
+            self._warming = False
 
     def _cancel(self, request_id: str) -> None:
         self._counters["repartee_cancels_total"] += 1

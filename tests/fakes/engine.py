@@ -35,6 +35,7 @@ from engine.contract import (
     InvalidRequest,
     ModelCard,
     Usage,
+    Warm,
     error_from_wire,
 )
 from engine.stats import EngineStats
@@ -177,6 +178,21 @@ class FakeEngine:
         self._scripts = list(scripts)
         self._running: dict[str, FakeSequence] = {}
         self._waiting: dict[str, FakeSequence] = {}
+        self.warmed: list[Warm] = []
+        self.released: list[str] = []
+        self.held: dict[str, int] = {}
+
+    def prepare_warm_up(self, warm: Warm) -> Warm:
+        """Nothing to do."""
+        return warm
+
+    def warm_up(self, prepared: Warm) -> None:
+        """Remember it."""
+        self.warmed.append(prepared)
+
+    def release(self, conversation_id: str) -> None:
+        """Remember it."""
+        self.released.append(conversation_id)
 
     def prepare(self, request: GenerateRequest) -> FakeSequence:
         """Count the prompt and choose the answer."""

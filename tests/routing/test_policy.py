@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from app.routing.policy import Candidate, choose
+from app.routing.policy import Candidate, choose, choose_to_warm
 from engine.contract import ModelCard, Overloaded, Unavailable, WorkerState
 from tests.spine import make_request
 
@@ -14,10 +14,16 @@ CARD = ModelCard("m", 0, 100, 10, 4, "none")
 
 
 def candidate(
-    worker_id: str, *, running: int = 0, waiting: int = 0, unseen: int = 0, blocks: int = 100
+    worker_id: str,
+    *,
+    running: int = 0,
+    waiting: int = 0,
+    unseen: int = 0,
+    blocks: int = 100,
+    held: int = 0,
 ) -> Candidate:
     state = WorkerState(worker_id, CARD, 0.0, 0.0, running, waiting, 0, blocks, 0.0, False, {})
-    return Candidate(state, unseen)
+    return Candidate(state, unseen, held)
 
 
 def chosen(*candidates: Candidate, max_waiting: int = 10) -> str:
@@ -54,3 +60,25 @@ def test_no_worker_is_unavailable_and_worth_a_retry() -> None:
     with pytest.raises(Unavailable) as caught:
         chosen()
     assert caught.value.retryable and caught.value.code == "no_worker"
+
+
+def test_the_longest_held_prefix_goes_first() -> None:
+    assert chosen(candidate("a", held=200, running=2), candidate("b", held=100)) == "a"
+    assert chosen(candidate("a", held=1), candidate("b")) == "a"
+
+
+@pytest.mark.parametrize(("running", "expected"), [(8, "a"), (9, "b")])
+def test_a_holder_is_at_most_half_again_busier_and_two(running: int, expected: str) -> None:
+    assert chosen(candidate("a", held=900, running=running), candidate("b", running=4)) == expected
+
+
+def test_a_full_holder_is_passed_over() -> None:
+    assert chosen(candidate("a", held=900, waiting=10), candidate("b", running=30)) == "b"
+
+
+def test_drafts_go_only_where_nobody_waits() -> None:
+    assert choose_to_warm([candidate("a", waiting=1), candidate("b", unseen=1)]) is None
+    assert choose_to_warm([]) is None
+    busy_holder = candidate("a", held=50, running=3)
+    picked = choose_to_warm([busy_holder, candidate("b", running=2)])
+    assert picked is busy_holder

@@ -333,6 +333,8 @@ class PageServer:
                     session.active.stopping.set()
             case "repartee.ping":
                 await _send(socket, "repartee.pong")
+            case "repartee.input_draft":
+                pass
             case _:
                 await _send_error(socket, event, {"type": "invalid_request_error", "code": "type"})
 

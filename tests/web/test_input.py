@@ -177,3 +177,30 @@ def test_the_box_grows_with_its_text_up_to_a_bound(chat: ChatPage) -> None:
     assert one < three < many <= 300
     chat.input.fill("")
     assert chat.page.evaluate(height) == one
+
+
+def drafts(chat: ChatPage) -> list[str]:
+    return [event["text"] for event in chat.server.sent("repartee.input_draft")]
+
+
+def test_a_draft_is_sent_when_typing_pauses(chat: ChatPage) -> None:
+    chat.input.press_sequentially("tell me")
+    chat.until(lambda: drafts(chat)[-1:] == ["tell me"])
+    chat.input.fill("")
+    chat.until(lambda: drafts(chat)[-1] == "")
+
+
+def test_no_draft_is_sent_while_an_input_method_composes(chat: ChatPage) -> None:
+    chat.page.evaluate(
+        """() => {
+          const input = document.getElementById("input")
+          input.value = "にほ"
+          input.dispatchEvent(new InputEvent("input", {isComposing: true, bubbles: true}))
+          setTimeout(() => {
+            input.value = "日本"
+            input.dispatchEvent(new CompositionEvent("compositionend"))
+          }, 250)
+        }"""
+    )
+    chat.until(lambda: bool(drafts(chat)))
+    assert drafts(chat) == ["日本"]

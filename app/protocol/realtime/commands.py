@@ -1,7 +1,7 @@
 """Client events as typed commands.
 
 Understood are session.update, conversation.item.create, .retrieve, .delete and
-.truncate, response.create, response.cancel and the private repartee.ping.
+.truncate, response.create, response.cancel and the private repartee.input_draft and repartee.ping.
 
 An item of text has no audio to cut, so `conversation.item.truncate` takes the private
 field `repartee.text_end`: how many characters (code points) stay. `audio_end_ms` may be
@@ -25,7 +25,7 @@ from app.protocol.realtime.settings import (
     refuse_tools,
 )
 from app.protocol.sampling import SAMPLING_FIELDS, read_sampling
-from engine.contract import InvalidRequest, ModelCard, SamplingParams
+from engine.contract import InvalidRequest, Message, ModelCard, SamplingParams
 
 MAX_METADATA = 16
 MAX_METADATA_KEY_CHARS = 64
@@ -98,6 +98,13 @@ class CancelResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class InputDraft:
+    """The message that the person is typing, so far."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     """Answer at once."""
 
@@ -110,6 +117,7 @@ Command = (
     | TruncateItem
     | CreateResponse
     | CancelResponse
+    | InputDraft
     | Ping
 )
 
@@ -263,6 +271,13 @@ def _read_response_cancel(
     return CancelResponse(fields.string("response_id", MAX_ID_CHARS))
 
 
+def _read_input_draft(fields: Fields, settings: SessionSettings, card: ModelCard) -> InputDraft:
+    fields.only(("type", "event_id", "text"))
+    draft = InputDraft(fields.required_string("text"))
+    check_size([Message("user", draft.text)], card, "text")
+    return draft
+
+
 def _read_ping(fields: Fields, settings: SessionSettings, card: ModelCard) -> Ping:
     fields.only(("type", "event_id"))
     return Ping()
@@ -276,5 +291,6 @@ _READERS: dict[str, Callable[[Fields, SessionSettings, ModelCard], Command]] = {
     "conversation.item.truncate": _read_item_truncate,
     "response.create": _read_response_create,
     "response.cancel": _read_response_cancel,
+    "repartee.input_draft": _read_input_draft,
     "repartee.ping": _read_ping,
 }

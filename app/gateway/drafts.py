@@ -1,0 +1,83 @@
+"""What a person is typing, on its way to the engine: the latest only, and not too often.
+
+The engine computes the prompt while it is typed. All of this is a hint: it is never
+answered, and what goes wrong with it changes nothing but the time to the first token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from app.auth import Principal
+from app.gateway.conversation import Conversation
+from app.gateway.responses import Responses
+from engine.contract import Message, ReparteeError, Warm
+
+logger = logging.getLogger(__name__)
+
+# Between two drafts of one conversation; those that come sooner take each other's place.
+MIN_INTERVAL_S = 0.15
+
+
+class Drafts:
+    """One socket's.
+
+    Args:
+        conversation: Where the message will go.
+        responses: The way to the engine.
+        principal: Whose socket it is.
+    """
+
+    def __init__(
+        self, conversation: Conversation, responses: Responses, principal: Principal
+    ) -> None:
+        self._conversation = conversation
+        self._responses = responses
+        self._principal = principal
+        self._latest: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def offer(self, text: str) -> None:
+        """Take the draft as it stands now."""
+        self._latest = text
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send(), name="drafts")
+
+    def drop(self) -> None:
+        """Forget what was not sent yet: the message itself is here, or the socket gone."""
+        self._latest = None
+
+    async def close(self) -> None:
+        """The person left: nothing need be kept for them."""
+        self.drop()
+        if self._task is not None:
+            self._task.cancel()
+        try:
+            await self._responses.engine.release(self._conversation.session_id)
+        except ReparteeError as error:
+            logger.debug("%s not released: %s", self._conversation.session_id, error)
+
+    async def _send(self) -> None:
+        while self._latest is not None:
+            text, self._latest = self._latest, None
+            try:
+                await self._warm(text)
+            except ReparteeError as error:
+                logger.debug("draft of %s not sent: %s", self._conversation.session_id, error)
+            await asyncio.sleep(MIN_INTERVAL_S)
+
+    async def _warm(self, text: str) -> None:
+        conversation = self._conversation
+        instructions = conversation.settings.instructions
+        messages = [Message("system", instructions)] if instructions else []
+        warm = Warm(
+            conversation_id=conversation.session_id,
+            model=conversation.card.id,
+            messages=(*messages, *await conversation.messages()),
+            draft=text,
+            tenant=self._principal.tenant,
+            created_at=time.time(),
+        )
+        await self._responses.engine.warm(warm)
