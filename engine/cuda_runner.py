@@ -106,6 +106,18 @@ class CudaRunner:
             for values in (cache.k, cache.v):
                 values[targets] = values[sources]
 
+    def warm_up(self, row_counts: Sequence[int], piece_lengths: Sequence[int]) -> None:
+        """Compile and capture ahead, so that no request pays for it.
+
+        Args:
+            row_counts: Batch sizes that will decode.
+            piece_lengths: Prefill pieces that will come, tokens.
+        """
+        for length in piece_lengths:
+            self.piece(length)
+        for count in row_counts:
+            self.chunk(count, CONTEXT_STEPS[0])
+
     def chunk(self, num_rows: int, context_len: int) -> DecodeChunk:
         """The decode chunk for a batch, captured on first use."""
         rows = next(count for count in ROW_COUNTS if count >= num_rows)

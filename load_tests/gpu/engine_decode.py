@@ -46,11 +46,16 @@ class Bench:
         shape: A key of SHAPES.
         kind: Of the layers' weights.
         head: Of the output layer's.
-        max_batch: Most sequences at once.
+        batches: How many sequences will run at once.
+        prompts: Lengths of the prompts that are timed to the first token.
         num_steps: Tokens a plan decodes.
     """
 
-    def __init__(self, shape: str, kind: str, head: str, max_batch: int, num_steps: int) -> None:
+    def __init__(
+        self, shape: str, kind: str, head: str, batches: list[int], prompts: list[int],
+        num_steps: int,
+    ) -> None:  # fmt: skip
+        max_batch = max(batches)
         config = SHAPES[shape]
         self._shape = shape
         self._vocab = config.vocab_size
@@ -65,10 +70,14 @@ class Bench:
             max_step_tokens=8192, target_step_ms=500.0, prefill_step_ms=2000.0,
         )  # fmt: skip
         card = ModelCard(shape, 0, config.context_window, config.vocab_size, 1, kind)
+        runner = CudaRunner(model, engine_config, "cuda", max_decode_steps=num_steps)
+        # Compilation within a step would teach the scheduler that steps are slow.
+        runner.warm_up(batches, [length for length in prompts if length <= 1024])
+        torch.cuda.synchronize()
+        self.ready_s = time.perf_counter() - started
         self._engine = Engine(
-            engine_config, card=card, runner=CudaRunner(model, engine_config, "cuda",
-            max_decode_steps=num_steps), vocabulary=Ids(), encode_chat=self._encode,
-        )  # fmt: skip
+            engine_config, card=card, runner=runner, vocabulary=Ids(), encode_chat=self._encode
+        )
         self._count = 0
 
     def _encode(self, messages: tuple[Message, ...]) -> list[int]:
@@ -149,14 +158,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     batches = [int(part) for part in options.batches.split(",") if part]
-    bench = Bench(options.shape, options.kind, options.head, max(batches), options.steps)
+    prompts = [int(part) for part in options.prompts.split(",") if part]
+    bench = Bench(options.shape, options.kind, options.head, batches, prompts, options.steps)
     name = f"{options.shape} {options.kind} head {options.head}"
-    print(f"{name}: ready in {bench.load_s:.1f} s, {bench.weight_gb:.2f} GB", flush=True)
+    print(
+        f"{name}: packed in {bench.load_s:.1f} s, ready in {bench.ready_s:.1f} s, "
+        f"{bench.weight_gb:.2f} GB",
+        flush=True,
+    )
     result: dict[str, Any] = {
         "machine": machine(), "shape": options.shape, "kind": options.kind,
         "head": options.head, "steps_per_plan": options.steps, "decode": [], "ttft": [],
     }  # fmt: skip
-    for prompt in (int(part) for part in options.prompts.split(",") if part):
+    for prompt in prompts:
         row = bench.first_token(prompt)
         result["ttft"].append(row)
         print(f"{name} TTFT {prompt:5d}: {row['ttft_ms']:8.2f} ms {row['spread']}", flush=True)

@@ -1,0 +1,1 @@
+"""Launch settings of the CUDA kernels, measured: one file a GPU and Triton version."""
