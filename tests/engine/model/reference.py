@@ -65,23 +65,26 @@ def reference_model() -> LlamaForCausalLM:
 
 
 @torch.inference_mode()
-def greedy(prompt: list[int], num_tokens: int) -> tuple[list[int], list[float]]:
-    """The likeliest continuation, past any end of turn, and each token's lead.
+def greedy(prompts: list[list[int]], num_tokens: int) -> list[tuple[list[int], list[float]]]:
+    """The likeliest continuations, past any end of turn, and each token's lead.
 
     Returns:
-        Token ids, and by how much each one's logit exceeds the second best.
+        By prompt: token ids, and by how much each one's logit exceeds the second best.
     """
     model = reference_model()
     # Greedy to the end, whatever end of turn comes before.
     model.generation_config.eos_token_id = None
+    width = max(map(len, prompts))
+    padding = [width - len(prompt) for prompt in prompts]
     out = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        torch.tensor([[0] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]),
+        attention_mask=torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding]),
         max_new_tokens=num_tokens,
         do_sample=False,
         output_logits=True,
         return_dict_in_generate=True,
         pad_token_id=0,
     )
-    best = torch.cat(out.logits).topk(2).values
-    return out.sequences[0, len(prompt) :].tolist(), (best[:, 0] - best[:, 1]).tolist()
+    best = torch.stack(out.logits, dim=1).topk(2).values
+    leads = best[..., 0] - best[..., 1]
+    return list(zip(out.sequences[:, width:].tolist(), leads.tolist(), strict=True))
