@@ -130,14 +130,25 @@ class DecodeChunk:
         floats[0] = 0.0
         floats[1] = 1.0
         floats[2] = 0.0
+        columns = []
         for i, (item, row) in enumerate(work):
             seq, position = item.sequence, item.start
-            table = np.asarray(seq.block_table, np.int32)
-            lens[:, i] = (position + 1, min(max(row.top_k, 0), 2**31 - 1))
+            table = seq.block_table
             tables[i, : len(table)] = table
-            slot = int(table[position // self._block_size]) * self._block_size
-            ints[:, i] = (
-                seq.tokens[position], position, row.position, slot + position % self._block_size,
-                position + item.num_decode_steps, row.seed, 0,
+            slot = table[position // self._block_size] * self._block_size
+            columns.append(
+                (
+                    seq.tokens[position], position, row.position,
+                    slot + position % self._block_size, position + item.num_decode_steps,
+                    row.seed, 0,
+                )
             )  # fmt: skip
-            floats[:, i] = (0.0 if row.is_greedy else row.temperature, row.top_p, row.min_p)
+        if not work:
+            return
+        count = len(work)
+        ints[:, :count] = np.array(columns, np.int64).T
+        lens[0, :count] = ints[1, :count] + 1
+        lens[1, :count] = [min(max(row.top_k, 0), 2**31 - 1) for _, row in work]
+        floats[0, :count] = [0.0 if row.is_greedy else row.temperature for _, row in work]
+        floats[1, :count] = [row.top_p for _, row in work]
+        floats[2, :count] = [row.min_p for _, row in work]
