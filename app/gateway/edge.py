@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth import Authenticator, credential_of, offered_subprotocols
@@ -26,6 +27,8 @@ PRINCIPAL = "repartee.principal"
 # Everything else (the page's files, /livez, /readyz) is open to all.
 PROTECTED_PREFIXES = ("/v1", "/metrics")
 SOCKET_PATHS = ("/v1/realtime",)
+# Counted for a caller who left before the request was whole; nobody reads an answer.
+CLIENT_LEFT = 499
 _PREFLIGHT_MAX_AGE_S = "600"
 _ALLOWED_METHODS = "GET, POST, OPTIONS"
 _EXPOSED_HEADERS = "x-request-id, retry-after"
@@ -73,6 +76,8 @@ class Edge:
                 await self._app(scope, receive, answer.send)
         except ReparteeError as error:
             await answer.fail(error)
+        except ClientDisconnect:
+            answer.status = CLIENT_LEFT
         except Exception as error:
             logger.exception("%s %.200r failed", answer.request_id, scope["path"])
             await answer.fail(error)

@@ -62,5 +62,9 @@ class OriginPolicy:
             return True
         if not _ORIGIN.fullmatch(origin):
             return False
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            # Brackets around something other than an IPv6 address.
+            return False
         return parts.netloc == host_header.lower() or is_loopback(parts.hostname or "")

@@ -2,16 +2,20 @@
 
 As they come, a peer that stops reading holds its connection for good: closing waits
 for the unsent bytes. Here every close has a deadline, after which the connection is
-aborted. A request finds its connection in `scope["state"][CONNECTION]`.
+aborted. Nor may a peer hold one by sending a request bit by bit. A request finds its
+connection in `scope["state"][CONNECTION]`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import h11
+from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -24,6 +28,9 @@ SEND_BUFFER_BYTES = 64 * 1024
 WRITE_HIGH_WATER_BYTES = 32 * 1024
 CLOSE_TIMEOUT_S = 3.0
 USER_TIMEOUT_MS = 20_000
+# How long a request, head and body, may take to arrive.
+REQUEST_TIMEOUT_S = 60.0
+_BAD_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 def bound_connections(listener: socket.socket) -> None:
@@ -46,11 +53,35 @@ class HttpConnection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
+        self._arrival: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         super().connection_made(transport)
+        self._time_arrival()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._stop_timing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        super().data_received(data)
+        is_upgraded = self.transport.get_protocol() is not self
+        if is_upgraded or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop_timing()
+        elif self._arrival is None:
+            self._time_arrival()
+
+    def _time_arrival(self) -> None:
+        self._arrival = self.loop.call_later(REQUEST_TIMEOUT_S, self.abort)
+
+    def _stop_timing(self) -> None:
+        if self._arrival is not None:
+            self._arrival.cancel()
+            self._arrival = None
 
     @property
     def is_congested(self) -> bool:
@@ -133,10 +164,32 @@ class SocketConnection(WebSocketsSansIOProtocol):
         if self.on_writable is not None:
             self.on_writable()
 
+    async def send(self, message: ASGISendEvent) -> None:
+        """See ASGI; after a refusal in place of the handshake nothing is missing."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol; after a failure what still arrives is thrown away."""
-        if not self._failed:
-            super().data_received(data)
+        if self._failed:
+            return
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            # The library says nothing to a request that it cannot even read.
+            self._failed = True
+            self.transport.write(_BAD_HANDSHAKE)
+            self.transport.close()
+
+    def send_receive_event_to_app(self) -> None:
+        """See uvicorn, which would log a traceback for text that is not UTF-8."""
+        is_text = self.curr_msg_data_type == "text" and not self.close_sent
+        if is_text and not _is_utf8(self.frames):
+            self.frames = []
+            self.conn.send_close(1007)
+            self.handle_parser_exception()
+            return
+        super().send_receive_event_to_app()
 
     def handle_parser_exception(self) -> None:
         """Say why, and go on reading, or the peer would see a reset instead."""
@@ -164,3 +217,14 @@ class SocketConnection(WebSocketsSansIOProtocol):
         except InvalidState:
             self.transport.close()
         self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
+
+
+def _is_utf8(parts: Iterable[bytes]) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for part in parts:
+            decoder.decode(part)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -27,6 +27,8 @@ from app.gateway.origins import OriginPolicy, host_name, is_loopback
         ("null", "chat.example", False),
         ("", "", False),
         ("file://", "chat.example", False),
+        ("http://[::::]", "chat.example", False),
+        ("http://[127.0.0.1]", "chat.example", False),
         ("https://chat.example/path", "chat.example/path", False),
     ],
 )
