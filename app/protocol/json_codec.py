@@ -59,6 +59,21 @@ def decode_object(data: str | bytes) -> dict[str, Any]:
     return value
 
 
+def string_in(text: str, name: str) -> str | None:
+    """A field of an object that `decode` may have refused for what another field holds.
+
+    Returns:
+        The field, if the text can be read that far and it is a sound string; else None.
+    """
+    try:
+        _check_shape(text)
+        value = json.loads(text)
+    except (InvalidRequest, ValueError):
+        return None
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, str) and not _has_surrogate(found) else None
+
+
 def kind_of(value: object) -> str:
     """JSON's name for a decoded value's type, for error texts."""
     if value is None:

@@ -89,6 +89,17 @@ def test_frm_06_half_a_pair_names_the_field(text: str) -> None:
     assert orjson.loads(answer)["error"]["param"] == "item.content.0.text"
 
 
+@pytest.mark.parametrize(
+    ("event_id", "named"), [("evt_1", "evt_1"), ("e" * 513, None), ("\ud83d", None), (5, None)]
+)
+def test_frm_11_half_a_pair_elsewhere_does_not_hide_the_event_id(
+    event_id: object, named: str | None
+) -> None:
+    answer = make_wire().receive(json.dumps({"type": "x\ud83d", "event_id": event_id}))
+    assert isinstance(answer, bytes)
+    assert orjson.loads(answer)["error"]["event_id"] == named
+
+
 def test_frm_09_an_event_is_applied_once() -> None:
     wire = make_wire()
     frame = '{"type":"repartee.ping","event_id":"same\\n"}'

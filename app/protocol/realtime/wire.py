@@ -14,7 +14,7 @@ from typing import Any
 from app.protocol.errors import error_event
 from app.protocol.fields import Fields
 from app.protocol.ids import event_ids
-from app.protocol.json_codec import decode_object, encode
+from app.protocol.json_codec import decode_object, encode, string_in
 from app.protocol.realtime.commands import Command, read_command
 from app.protocol.realtime.settings import SessionSettings, session_object
 from engine.contract import InvalidRequest, ModelCard, ReparteeError
@@ -55,9 +55,14 @@ class RealtimeWire:
         Returns:
             The command, or the `error` frame that answers the event.
         """
-        event_id: str | None = None
         try:
             fields = Fields(decode_object(text))
+        except ReparteeError as error:
+            named = string_in(text, "event_id")
+            is_short = named is not None and len(named) <= MAX_EVENT_ID_CHARS
+            return self.error(error, named if is_short else None)
+        event_id: str | None = None
+        try:
             event_id = fields.string("event_id", MAX_EVENT_ID_CHARS)
             kind = fields.required_string("type")
             self._check_new(event_id)
