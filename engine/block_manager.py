@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+# Each time that a block was found again makes it outlive half a turnover of the pool,
+# up to this many times: a system prompt survives a flood of prompts seen once.
+_MAX_REUSES = 8
+_TURNOVER_PER_REUSE = 0.5
 
 
 class BlockManager:
@@ -11,8 +17,12 @@ class BlockManager:
 
     A block is either referenced (by one sequence or several) or free. A free block
     that has a name keeps its content and can be taken up again by name until it is
-    handed out for new content; free blocks without a name go first, then the one
-    unused for longest.
+    handed out for new content. Free blocks without a name go first, then those of
+    least value. Value is the age of the last use, counted in blocks handed out since,
+    less half a pool for each reuse; names that someone keeps go last of all. In a
+    prefix each block is used at least as lately and as often as the one behind it, and
+    the last of equal ones goes first: what is lost of a prefix is its end, which costs
+    no more than its own tokens to compute again.
 
     Args:
         num_blocks: Blocks in all.
@@ -25,22 +35,37 @@ class BlockManager:
         self._refs = [0] * num_blocks
         self._names: list[bytes | None] = [None] * num_blocks
         self._by_name: dict[bytes, int] = {}
-        # In the order in which they are handed out.
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._reuses = [0] * num_blocks
+        self._keepers: Counter[bytes] = Counter()
+        self._num_free = num_blocks
+        # The next to be handed out is the last.
+        self._nameless = list(reversed(range(num_blocks)))
+        # (is kept, value, number of the entry, block). An entry counts as long as its
+        # number is the block's.
+        self._heap: list[tuple[bool, float, int, int]] = []
+        self._entry_of: list[int] = [-1] * num_blocks
+        self._num_entries = 0
+        self._value = [0.0] * num_blocks
+        self._num_handed_out = 0
 
     @property
     def num_free(self) -> int:
         """Blocks no sequence refers to; they may hold a reusable prefix."""
-        return len(self._free)
+        return self._num_free
 
     @property
     def num_used(self) -> int:
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self._num_free
 
     @property
     def num_named(self) -> int:
         """Blocks whose content can be found by name."""
         return len(self._by_name)
+
+    @property
+    def num_kept(self) -> int:
+        """Names that someone keeps, whether or not their blocks are still there."""
+        return len(self._keepers)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
@@ -64,40 +89,75 @@ class BlockManager:
         """How many of `blocks` would become free if one reference to each were released."""
         return sum(1 for block in blocks if self._refs[block] == 1)
 
+    def num_held(self, names: Sequence[bytes]) -> int:
+        """About how many of `names`, from the first, can be found; few look-ups."""
+        low, high = 0, len(names)
+        while low < high:
+            middle = (low + high) // 2
+            if names[middle] in self._by_name:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def acquire(self, blocks: Iterable[int]) -> None:
         """Take a reference to each of `blocks`, as found by `match`."""
         for block in blocks:
             if self._refs[block] == 0:
-                del self._free[block]
+                self._num_free -= 1
+                self._entry_of[block] = -1
             self._refs[block] += 1
+            self._reuses[block] += 1
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` free blocks for new content; their old names are forgotten.
 
         The caller checks `num_free` first.
         """
-        assert 0 <= count <= len(self._free), (count, len(self._free))
-        blocks = []
-        for _ in range(count):
-            block, _ = self._free.popitem(last=False)
-            self._forget(block)
-            self._refs[block] = 1
-            blocks.append(block)
-        return blocks
+        assert 0 <= count <= self._num_free, (count, self._num_free)
+        return [self._hand_out() for _ in range(count)]
+
+    def _hand_out(self) -> int:
+        block = self._nameless.pop() if self._nameless else self._least_valuable()
+        self._forget(block)
+        self._refs[block] = 1
+        self._num_free -= 1
+        self._num_handed_out += 1
+        return block
+
+    def _least_valuable(self) -> int:
+        while True:
+            _, _, entry, block = heappop(self._heap)
+            if self._entry_of[block] == entry:
+                self._entry_of[block] = -1
+                return block
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give one reference to each block of a table back.
-
-        The last block is the first to be handed out again: a prefix is worth more
-        than what follows it.
-        """
+        """Give one reference to each block of a table back."""
         for block in reversed(blocks):
             assert self._refs[block] > 0, f"block {block} released twice"
             self._refs[block] -= 1
             if self._refs[block] == 0:
-                self._free[block] = None
-                if self._names[block] is None:
-                    self._free.move_to_end(block, last=False)
+                self._num_free += 1
+                self._set_free(block)
+
+    def _set_free(self, block: int) -> None:
+        if self._names[block] is None:
+            self._nameless.append(block)
+            return
+        reuses = min(self._reuses[block], _MAX_REUSES)
+        self._value[block] = self._num_handed_out + _TURNOVER_PER_REUSE * reuses * self.num_blocks
+        self._enter(block)
+
+    def _enter(self, block: int) -> None:
+        """Put a free, named block where its value belongs, in O(log n)."""
+        if len(self._heap) > 2 * self.num_blocks:
+            self._heap = [e for e in self._heap if self._entry_of[e[3]] == e[2]]
+            heapify(self._heap)
+        self._num_entries += 1
+        self._entry_of[block] = self._num_entries
+        is_kept = self._names[block] in self._keepers
+        heappush(self._heap, (is_kept, self._value[block], self._num_entries, block))
 
     def name(self, block: int, name: bytes) -> None:
         """Make a full, computed block findable.
@@ -109,7 +169,27 @@ class BlockManager:
             self._names[block] = name
             self._by_name[name] = block
 
+    def keep(self, names: Sequence[bytes]) -> None:
+        """Hand blocks of these names out only when there are no others. Counted."""
+        self._keepers.update(names)
+        self._reenter(name for name in reversed(names) if self._keepers[name] == 1)
+
+    def unkeep(self, names: Sequence[bytes]) -> None:
+        """Take a `keep` back."""
+        self._keepers.subtract(names)
+        dropped = [name for name in reversed(names) if self._keepers[name] == 0]
+        for name in dropped:
+            del self._keepers[name]
+        self._reenter(dropped)
+
+    def _reenter(self, names: Iterable[bytes]) -> None:
+        for name in names:
+            block = self._by_name.get(name)
+            if block is not None and self._refs[block] == 0:
+                self._enter(block)
+
     def _forget(self, block: int) -> None:
+        self._reuses[block] = 0
         name = self._names[block]
         if name is not None:
             del self._by_name[name]
@@ -126,12 +206,25 @@ class BlockManager:
             assert len(set(table)) == len(table), f"a table holds a block twice: {table}"
             for block in table:
                 refs[block] += 1
+        entries = {
+            block: is_kept
+            for is_kept, _, entry, block in self._heap
+            if self._entry_of[block] == entry
+        }
+        nameless = set(self._nameless)
+        assert len(nameless) == len(self._nameless), "a block is free twice"
         for block in range(self.num_blocks):
             assert refs[block] == self._refs[block], (
                 f"block {block} has {self._refs[block]} references, tables hold {refs[block]}"
             )
-            assert (block in self._free) == (refs[block] == 0), f"block {block}: free list"
             name = self._names[block]
+            is_free = refs[block] == 0
+            assert (block in entries) == (is_free and name is not None), f"block {block}: heap"
+            assert (block in nameless) == (is_free and name is None), f"block {block}: free list"
+            if block in entries:
+                assert entries[block] == (name in self._keepers), f"block {block}: kept"
             assert name is None or self._by_name.get(name) == block, f"block {block}: name"
+        assert self._num_free == refs.count(0), f"{self._num_free} free, not {refs.count(0)}"
         named = sum(name is not None for name in self._names)
         assert named == len(self._by_name), f"{named} names, {len(self._by_name)} entries"
+        assert all(count > 0 for count in self._keepers.values()), "a name kept by nobody"

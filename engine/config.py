@@ -19,15 +19,21 @@ class EngineConfig:
             limit it before.
         max_waiting: Most sequences waiting; one more is refused as Overloaded.
         max_step_tokens: Most tokens one step computes.
-        target_step_ms: Step time that prefill pieces are cut to while other
-            sequences decode, milliseconds.
-        prefill_step_ms: The same while none decodes: the longest that a new
-            request waits for the running step, milliseconds.
+        target_step_ms: Step time up to which a batch may grow, milliseconds; up to
+            four times that of a single sequence it always may.
+        prefill_step_ms: Step time that pieces of prompts are cut to while nothing
+            decodes: the longest that a new request waits for the running step,
+            milliseconds. Beside decodes, see `engine.step_budget`.
+        max_pause_ms: How long running requests below vip may be left out of steps
+            while a VIP waits for its first token, milliseconds; 0 never.
         ageing_ms: A waiting request passes newer ones of the next higher tier
             after this long, milliseconds.
         max_suspensions: How often one sequence may be suspended for others.
         flush_ms: Longest wait of a token for its chunk to fill, milliseconds.
         prefix_cache: Whether computed prefixes are found again.
+        retained_share: Part of the blocks that is kept by preference for conversations
+            between their turns.
+        retained_s: How long after a turn, seconds.
         warm_tokens_per_minute: Most tokens that one tenant's warm-ups compute.
         speculation: `off`; `ngram` drafts whenever it can; `auto` drafts where it
             measures a gain.
@@ -42,10 +48,13 @@ class EngineConfig:
     max_step_tokens: int = 2048
     target_step_ms: float = 80.0
     prefill_step_ms: float = 200.0
+    max_pause_ms: float = 500.0
     ageing_ms: float = 10_000.0
     max_suspensions: int = 3
     flush_ms: float = 150.0
     prefix_cache: bool = True
+    retained_share: float = 0.5
+    retained_s: float = 900.0
     warm_tokens_per_minute: int = 60_000
     speculation: Speculation = "off"
     max_draft_tokens: int = 8
@@ -61,7 +70,10 @@ class EngineConfig:
             self.max_step_tokens >= self.block_size,
             f"at least block_size ({self.block_size})",
         )
+        self._require("max_pause_ms", self.max_pause_ms >= 0, "at least 0")
         self._require("max_suspensions", self.max_suspensions >= 0, "at least 0")
+        self._require("retained_share", 0 <= self.retained_share <= 1, "from 0 to 1")
+        self._require("retained_s", self.retained_s >= 0, "at least 0")
         self._require("warm_tokens_per_minute", self.warm_tokens_per_minute >= 0, "at least 0")
         self._require("flush_ms", self.flush_ms >= 0, "at least 0")
         self._require("speculation", self.speculation in ("off", "ngram", "auto"), "known")

@@ -32,6 +32,7 @@ from engine.contract import (
 from engine.invariants import check_invariants
 from engine.prefix_cache import extend_names
 from engine.preparer import Prepared, PreparedWarmUp, Preparer
+from engine.retention import Retention
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import EngineStats, Totals
@@ -88,6 +89,8 @@ class Engine:
         self.config = config
         self.card = card
         self.scheduler = Scheduler(config, runner.max_decode_steps)
+        max_retained = int(config.num_blocks * config.retained_share)
+        self.retention = Retention(self.scheduler.blocks, max_retained, config.retained_s)
         self.sequences: dict[str, Sequence] = {}
         self.totals = Totals()
         self.draining = False
@@ -204,8 +207,12 @@ class Engine:
         self.scheduler.warm_ups.add(warm.conversation_id, seq, now)
 
     def release(self, conversation_id: str) -> None:
-        """A conversation is closed: end its warm-up. Unknown ids are ignored."""
+        """A conversation is closed: end its warm-up, keep its KV by no preference.
+
+        Unknown ids are ignored.
+        """
         self.scheduler.warm_ups.end(conversation_id)
+        self.retention.release(conversation_id)
 
     def cancel(self, request_id: str) -> list[Event]:
         """End a request now, with the text and usage so far. Unknown ids are ignored."""
@@ -223,6 +230,7 @@ class Engine:
         """Run one step of all that can run, and return what came of it."""
         started = self._clock()
         events = self._expire(started)
+        self.retention.expire(started)
         plan = self.scheduler.schedule(started)
         scheduled = self._clock()
         if plan.work:
@@ -260,6 +268,8 @@ class Engine:
         warm_ups = scheduler.warm_ups.counts
         counters["repartee_engine_warm_ups_total"] = warm_ups.warm_ups
         counters["repartee_engine_warm_tokens_total"] = warm_ups.tokens
+        counters["repartee_engine_retained_conversations"] = len(self.retention)
+        counters["repartee_engine_retained_blocks"] = scheduler.blocks.num_kept
         counters["repartee_engine_cached_blocks"] = scheduler.blocks.num_named
         return EngineStats(
             num_running=len(scheduler.running),
@@ -376,6 +386,9 @@ class Engine:
     def _end(self, seq: Sequence, now: float) -> list[Event]:
         """Take a sequence out of everything; returns the rest of its text."""
         events = self._deltas(seq, seq.stream.finish(now))
+        conversation_id = seq.request.conversation_id
+        if conversation_id is not None and seq.num_named:
+            self.retention.keep(conversation_id, seq.block_names[: seq.num_named], now)
         self.scheduler.remove(seq)
         del self.sequences[seq.request_id]
         return events

@@ -32,6 +32,7 @@ def check_invariants(engine: Engine) -> None:
         _check_running(engine, seq)
     tables = [seq.block_table for seq in scheduler.running]
     scheduler.blocks.check([*tables, *scheduler.warm_ups.tables])
+    engine.retention.check()
     if not known and not scheduler.warm_ups.tables:
         assert scheduler.blocks.num_used == 0, "blocks are in use while nothing runs"
 

@@ -105,9 +105,12 @@ class WarmUps:
             now: Seconds on the engine's clock.
             num_spare: Tokens that the step has room for.
         """
-        if num_spare < self._block_size:
-            return None
         for conversation_id, warm_up in list(self._live.items()):
+            if now >= warm_up.expires_at:
+                del self._live[conversation_id]
+                continue
+            if num_spare < self._block_size:
+                continue
             work = self._piece(warm_up, now, num_spare)
             if work is not None:
                 return work
@@ -120,7 +123,7 @@ class WarmUps:
         num_free = self._blocks.num_free - self._blocks.num_free_among(hits)
         most = min(num_spare, warm_up.num_left, self._allowance.left(seq.request.tenant, now))
         count = min(len(seq.block_names) - len(hits), most // self._block_size, num_free)
-        if count <= 0 or now >= warm_up.expires_at:
+        if count <= 0:
             return None
         self._blocks.acquire(hits)
         seq.block_table = hits + self._blocks.allocate(count)
