@@ -5,14 +5,14 @@ set -u
 out=${1:?usage: suite.sh OUT}
 export PYTHONUNBUFFERED=1
 mkdir -p "$out"
-REPARTEE_TEST_DEVICE=cuda timeout 75 python3 -m pytest -c /dev/null --rootdir=. \
-    --confcutdir=tests/kernels/triton -p no:cacheprovider -q -n 14 tests/kernels/triton \
+REPARTEE_TEST_DEVICE=cuda timeout 80 python3 -m pytest -c /dev/null --rootdir=. \
+    --confcutdir=tests/kernels/triton -p no:cacheprovider -q -n 15 tests/kernels/triton \
     > "$out/tests.log" 2>&1
 grep -v Warn "$out/tests.log" | tail -4 | cut -c1-200
 bench() {
     timeout "$1" python3 -m load_tests.gpu.engine_decode "${@:2}" --out "$out/$2-$3.json" \
         2>&1 | tail -12
 }
-bench 50 llama3-8b int4 --batches 1,8,32,128 --prompts 128,512,4096 --repeats 2
-bench 40 llama3-8b bf16 --batches 1,128 --prompts 128,512 --repeats 1
-bench 30 smollm2-135m bf16 --batches 1,128 --prompts 128 --repeats 1
+bench 60 llama3-8b int4 --batches 1,8,32,128 --prompts 128,512,4096 --repeats 1
+bench 35 llama3-8b bf16 --batches 1,128 --prompts 128,512 --repeats 1
+bench 25 smollm2-135m bf16 --batches 1,128 --prompts 128 --repeats 1
