@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ import pytest
 from hypothesis import settings
 
 from tests.redis_server import RedisServer, packaged_binary, system_binary
+
+# Triton decides at its own first import whether it compiles or interprets, and other
+# libraries import it too, so this can't wait for the folder of the kernels' tests.
+if os.environ.get("REPARTEE_TEST_DEVICE", "cpu") == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # A busy machine is no failure.
 settings.register_profile("repartee", deadline=None)
