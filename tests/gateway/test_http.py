@@ -198,6 +198,7 @@ async def test_org_04_every_status_carries_the_headers(redis_url: str) -> None:
         body = {"messages": [USER]}
         refuse = {"refuse": {"class": "Overloaded", "message": "full", "retry_after_ms": 5}}
         fail = {"fail_after": 0}
+        gone = {"refuse": {"class": "Unavailable", "message": "gone", "retry_after_ms": 5}}
         cases = [
             (200, {**body}, headers),
             (400, {"messages": []}, headers),
@@ -211,6 +212,11 @@ async def test_org_04_every_status_carries_the_headers(redis_url: str) -> None:
             (
                 500,
                 {"messages": [{"role": "user", "content": "!json " + json.dumps(fail)}]},
+                headers,
+            ),
+            (
+                503,
+                {"messages": [{"role": "user", "content": "!json " + json.dumps(gone)}]},
                 headers,
             ),
         ]
@@ -236,8 +242,11 @@ async def test_org_04_every_status_carries_the_headers(redis_url: str) -> None:
         assert preflight.status_code == 204
         assert preflight.headers["access-control-allow-origin"] == app
         assert "authorization" in preflight.headers["access-control-allow-headers"]
-        no_worker = await gateway.http.get("/v1/models", headers=headers)
-        assert no_worker.headers["access-control-allow-origin"] == app
+        listed = await gateway.http.get("/v1/models", headers=headers)
+        assert listed.headers["access-control-allow-origin"] == app
+        # Nothing of an earlier origin stays for a caller without one.
+        plain = await gateway.http.get("/v1/models", headers={"authorization": f"Bearer {KEY}"})
+        assert "access-control-allow-origin" not in plain.headers
 
 
 async def test_aut_01_nothing_but_the_public_list_without_a_key(redis_url: str) -> None:

@@ -183,6 +183,9 @@ async def test_mem_03_closed_sockets_leave_nothing(gateway: LiveGateway) -> None
         async with gateway.socket() as line:
             await receive(line)
             await pong(line)
+            # Compression would keep its state for as long as the socket is open.
+            assert line.response is not None
+            assert "sec-websocket-extensions" not in line.response.headers
     await until(lambda: not gateway.gateway.realtime.sockets)
     await until(lambda: len(asyncio.all_tasks()) <= before)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.gateway.live import LiveGateway, receive, receive_until, say, script
@@ -48,10 +52,10 @@ async def over_socket(
     gateway: LiveGateway, content: str, **fields: Any
 ) -> tuple[str, str, list[int]]:
     limit = fields.pop("max_tokens", "inf")
-    async with gateway.socket() as socket:
-        await receive(socket)
-        await ask(socket, content, max_output_tokens=limit, repartee=fields)
-        events = await receive_until(socket, "response.done")
+    async with gateway.socket() as line:
+        await receive(line)
+        await ask(line, content, max_output_tokens=limit, repartee=fields)
+        events = await receive_until(line, "response.done")
     deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
     response = events[-1]["response"]
     usage = response["usage"]
@@ -104,3 +108,51 @@ async def test_bat_01_answers_in_flight_are_not_mixed(gateway: LiveGateway) -> N
         *(ways[i % 3](gateway, content) for i, content in enumerate(asked))
     )
     assert together == alone
+
+
+@asynccontextmanager
+async def rechunking(port: int, size: int) -> AsyncIterator[int]:
+    """The port of a relay that passes the gateway's bytes on in pieces of so many."""
+    tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int) -> None:
+        while data := await reader.read(4096):
+            for start in range(0, len(data), cut):
+                writer.write(data[start : start + cut])
+                await writer.drain()
+                # Another piece for the socket, and for whoever reads it.
+                await asyncio.sleep(0)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        writers.extend((writer, back))
+        tasks.add(asyncio.create_task(relay(reader, back, 4096)))
+        tasks.add(asyncio.create_task(relay(there, writer, size)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+@pytest.mark.parametrize("size", [1, 7])
+async def test_txt_05_txt_09_bytes_may_be_cut_anywhere_on_the_way(
+    gateway: LiveGateway, size: int
+) -> None:
+    text = " ".join(TEXTS[:3]) + " 長い日本語の文章と लंबा हिन्दी पाठ"
+    async with rechunking(gateway.port, size) as port:
+        url = f"http://127.0.0.1:{port}"
+        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+            through = replace(gateway, port=port, http=http)
+            for ask_ in (plain, streamed, over_socket):
+                assert (await ask_(through, say(text)))[0] == text
