@@ -29,6 +29,7 @@ from engine.contract import (
     Unavailable,
     Warm,
 )
+from engine.contract.keys import WORKER_BEAT_S
 from engine.invariants import check_invariants
 from engine.prefix_cache import extend_names
 from engine.preparer import Prepared, PreparedWarmUp, Preparer
@@ -101,6 +102,8 @@ class Engine:
         self._clock = clock
         self._wall_clock = wall_clock
         self._num_added = 0
+        self._held: dict[str, int] = {}
+        self._held_at = float("-inf")
         # No live request has an earlier deadline.
         self._next_deadline = float("inf")
 
@@ -278,7 +281,16 @@ class Engine:
             num_blocks=scheduler.blocks.num_blocks,
             decode_tokens_per_s=self.totals.decode_tokens_per_s,
             counters=counters,
+            held=self._held_now(),
         )
+
+    def _held_now(self) -> dict[str, int]:
+        """What is kept for conversations, looked up no more often than heartbeats tell it."""
+        now = self._clock()
+        if now - self._held_at >= WORKER_BEAT_S:
+            self._held_at = now
+            self._held = self.retention.held()
+        return self._held
 
     def _run(self, plan: StepPlan, events: list[Event]) -> StepOutput | None:
         """Run a plan; where the runner fails, only the plan's own requests fail."""

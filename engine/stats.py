@@ -85,6 +85,7 @@ class EngineStats:
         num_blocks: KV blocks in all.
         decode_tokens_per_s: Moving average over all sequences; 0 if unknown.
         counters: Further monotonic counters and gauges by Prometheus name.
+        held: Tokens of the prefixes kept for conversations, by `conversation_tag`.
     """
 
     num_running: int
@@ -93,3 +94,4 @@ class EngineStats:
     num_blocks: int
     decode_tokens_per_s: float
     counters: Mapping[str, float]
+    held: Mapping[str, int] = field(default_factory=dict)

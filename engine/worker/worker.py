@@ -125,6 +125,7 @@ class Worker:
             decode_tokens_per_s=stats.decode_tokens_per_s,
             draining=self._draining,
             metrics=self._metrics(),
+            held=stats.held,
         )
 
     def _metrics(self) -> dict[str, float]:

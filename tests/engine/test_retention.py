@@ -185,6 +185,14 @@ def test_a_warm_up_uses_what_was_kept() -> None:
     assert 0 < counters["repartee_engine_warm_tokens_total"] < 30
 
 
+def test_the_heartbeat_says_what_is_held() -> None:
+    bench = Bench()
+    assert bench.engine.stats().held == {}
+    turn(bench, "r1", "c", "a turn of some length")
+    bench.clock.advance(1.0)
+    assert bench.engine.stats().held == {conversation_tag("c"): 24}
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     turns=st.lists(

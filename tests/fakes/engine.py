@@ -250,6 +250,7 @@ class FakeEngine:
             num_blocks=self._num_blocks,
             decode_tokens_per_s=self._rate * len(self._running),
             counters={},
+            held=dict(self.held),
         )
 
     def step(self) -> list[Event]:
