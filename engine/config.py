@@ -17,7 +17,12 @@ class EngineConfig:
         block_size: Tokens a block holds.
         max_running: Most sequences in the batch; memory and step time usually
             limit it before.
-        max_waiting: Most sequences waiting; one more is refused as Overloaded.
+        max_waiting: Most sequences of one tier waiting; one more is refused as
+            Overloaded.
+        vip_max_wait_ms: A VIP request whose predicted wait is longer is refused as
+            Overloaded, milliseconds.
+        standard_max_wait_ms: The same for standard requests.
+        batch_max_wait_ms: The same for batch requests.
         max_step_tokens: Most tokens one step computes.
         target_step_ms: Step time up to which a batch may grow, milliseconds; up to
             four times that of a single sequence it always may.
@@ -45,6 +50,9 @@ class EngineConfig:
     block_size: int = 16
     max_running: int = 256
     max_waiting: int = 1024
+    vip_max_wait_ms: float = 10_000.0
+    standard_max_wait_ms: float = 10_000.0
+    batch_max_wait_ms: float = 20_000.0
     max_step_tokens: int = 2048
     target_step_ms: float = 80.0
     prefill_step_ms: float = 200.0
@@ -63,7 +71,10 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size", "max_running", "max_waiting"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("target_step_ms", "prefill_step_ms", "ageing_ms"):
+        for name in (
+            *("target_step_ms", "prefill_step_ms", "ageing_ms"),
+            *("vip_max_wait_ms", "standard_max_wait_ms", "batch_max_wait_ms"),
+        ):
             self._require(name, getattr(self, name) > 0, "above 0")
         self._require(
             "max_step_tokens",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -42,7 +43,7 @@ from engine.text_stream import TextStream
 
 logger = logging.getLogger(__name__)
 
-# Told to clients that come while the queue is full or the engine drains.
+# Least wait that is told to a client that isn't taken.
 _RETRY_AFTER_MS = 1000
 
 
@@ -125,7 +126,8 @@ class Engine:
 
         Raises:
             Unavailable: while draining.
-            Overloaded: where the queue is full.
+            Overloaded: where its tier's queue is full, or the predicted wait is too
+                long; it says how long.
             Conflict: for the id of a request that still lives.
         """
         request = prepared.request
@@ -136,14 +138,10 @@ class Engine:
                 f"request {request.request_id} is already being answered.",
                 code="duplicate_request",
             )
-        if len(self.scheduler.waiting) >= self.config.max_waiting:
-            raise Overloaded(
-                f"The queue is full: {self.config.max_waiting} requests wait.",
-                retry_after_ms=_RETRY_AFTER_MS,
-            )
+        seq = self._new_sequence(prepared)
+        self._refuse_long_wait(seq)
         if request.conversation_id is not None:
             self.scheduler.warm_ups.end(request.conversation_id)
-        seq = self._new_sequence(prepared)
         self.sequences[request.request_id] = seq
         self.scheduler.add(seq)
         self._next_deadline = min(self._next_deadline, request.deadline_at)
@@ -153,6 +151,28 @@ class Engine:
         )
         self._check()
         return [accepted]
+
+    def _refuse_long_wait(self, seq: Sequence) -> None:
+        """Raise Overloaded where waiting would be of no use."""
+        tier = seq.request.tier
+        wait_s = self.scheduler.foresee_wait_s(seq)
+        retry_after_ms = max(math.ceil(wait_s * 1000), _RETRY_AFTER_MS)
+        num_waiting = sum(other.request.tier is tier for other in self.scheduler.waiting)
+        if num_waiting >= self.config.max_waiting:
+            self.totals.refused[tier.value] += 1
+            raise Overloaded(
+                f"The queue is full: {num_waiting} {tier.value} requests wait.",
+                retry_after_ms=retry_after_ms,
+            )
+        left_s = seq.request.deadline_at - self._wall_clock()
+        limit_s = min(self.scheduler.waits.limit_s(tier), left_s)
+        if wait_s > max(limit_s, 0.0):
+            self.totals.refused[tier.value] += 1
+            raise Overloaded(
+                f"The wait would be about {wait_s:.1f} s; {tier.value} requests are taken "
+                f"up to {limit_s:.1f} s.",
+                retry_after_ms=retry_after_ms,
+            )
 
     def _new_sequence(self, prepared: Prepared) -> Sequence:
         sampling = prepared.request.sampling
@@ -380,6 +400,8 @@ class Engine:
         events = self._end(seq, now)
         usage = seq.usage()
         self.totals.ended[reason.value] += 1
+        if reason is not FinishReason.CANCELLED:
+            self.scheduler.waits.ended(seq.num_answer_tokens)
         self.totals.completion_tokens += usage.completion_tokens
         events.append(
             Finished(seq.request_id, seq.request.epoch, self._take_seq(seq), reason, usage)

@@ -10,18 +10,24 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 
+from engine.admission import WaitEstimator
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.contract import Tier
+from engine.fair_share import FairShare
+from engine.prompt_pieces import prompt_pieces
 from engine.sequence import Sequence, Status
 from engine.speculation import Speculation
 from engine.step import StepPlan, Work
-from engine.step_costs import StepCosts
+from engine.step_budget import StepBudget
 from engine.warm_ups import WarmUps
 
-# Where even the smallest piece of a prompt takes longer than a step should, pieces may
-# take this much longer than that: much of a step's time doesn't depend on its size.
-_STRETCH = 1.25
+# A batch may always grow until its step takes this many times that of the smallest.
+_BATCH_STRETCH = 4.0
+# A request falls back behind other tenants' by at most this share of the ageing time.
+_FAIR_SHARE_OF_AGEING = 0.5
+# Ageing protects at most this share of the batch from VIPs.
+_MOST_AGED = 0.25
 
 
 @dataclass(slots=True)
@@ -38,8 +44,9 @@ class Scheduler:
 
     Order of waiting: a sequence's place is its arrival plus `ageing_ms` for each
     tier below vip, so a higher tier passes a lower one, but not one that has waited
-    `ageing_ms` longer; first come, first served within a tier. The head of the
-    queue is never passed for want of blocks, except by a VIP that makes its own room.
+    `ageing_ms` longer. Within a tier, tenants take turns by `FairShare`; a tenant's
+    own requests are first come, first served. The head of the queue is never passed
+    for want of blocks, except by a VIP that makes its own room.
 
     Suspension gives all blocks of a running sequence back and puts it into the
     queue again at its old place; its tokens are computed again later, or found in
@@ -54,15 +61,36 @@ class Scheduler:
         self._max_decode_steps = max_decode_steps
         self._ageing_s = config.ageing_ms / 1000
         self.blocks = BlockManager(config.num_blocks, config.block_size)
-        self.costs = StepCosts()
+        self.budget = StepBudget()
+        self.waits = WaitEstimator(config, self.budget)
+        self.shares = FairShare(self._ageing_s * _FAIR_SHARE_OF_AGEING)
         self.speculation = Speculation(config)
         self.warm_ups = WarmUps(config, self.blocks)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.counts = SchedulerCounts()
 
+    def foresee_wait_s(self, seq: Sequence) -> float:
+        """Give a new sequence its place; how long it is expected to wait there, seconds."""
+        num_cached = len(self._cached_blocks(seq)) * self.blocks.block_size
+        seq.work_s = self.waits.work_s(seq, num_cached, max(len(self.running), 1))
+        seq.place_at = self.shares.place(seq)
+        place = self._place(seq)
+        tier = seq.request.tier
+        work_ahead_s = 0.0
+        for other in self.waiting:
+            if self._place(other) > place:
+                break
+            # VIPs make their own room.
+            if tier is not Tier.VIP or other.request.tier is Tier.VIP:
+                work_ahead_s += other.work_s
+        seq.predicted_wait_s = self.waits.wait_s(tier, work_ahead_s, seq.arrived_at)
+        return seq.predicted_wait_s
+
     def add(self, seq: Sequence) -> None:
-        """Queue a new sequence."""
+        """Queue a new sequence, whose wait was foreseen."""
+        self.shares.add(seq)
+        self.waits.added(seq, seq.arrived_at)
         insort(self.waiting, seq, key=self._place)
 
     def remove(self, seq: Sequence) -> None:
@@ -73,6 +101,7 @@ class Scheduler:
         elif seq.status is Status.WAITING:
             self.waiting.remove(seq)
         seq.status = Status.ENDED
+        self.shares.remove(seq)
 
     def schedule(self, now: float) -> StepPlan:
         """Choose the next step's work and reserve its blocks; may be empty.
@@ -85,34 +114,60 @@ class Scheduler:
         # What was just suspended for want of blocks would only come straight back.
         if self.waiting and self.counts.suspensions == num_suspended:
             self._admit(now)
-        decodes = [seq for seq in self.running if seq.num_uncomputed == 1]
-        prefills = [seq for seq in self.running if seq.num_uncomputed > 1]
+        decodes, prefills = self._due(now)
+        if decodes and prefills and self.budget.wants_plain_step():
+            prefills = []
         # Prompts come before guesses: someone waits for a first token.
         drafts = {} if prefills else self.speculation.drafts(decodes)
         # Warm-ups get what nobody else could use.
         warm = len(self.warm_ups) > 0 and not prefills and not self.waiting
         num_steps = 1 if prefills or drafts or warm else self._max_decode_steps
         work = [self._decode(seq, drafts.get(seq.id, ()), num_steps) for seq in decodes]
-        work += self._prefill(prefills, sum(1 + len(item.draft) for item in work))
+        num_decoding = sum(1 + len(item.draft) for item in work)
+        spare = self._num_spare(len(work)) - num_decoding
+        work += prompt_pieces(prefills, spare, self.blocks.block_size)
         if warm:
-            num_tokens = sum(item.num_tokens + len(item.draft) for item in work)
-            piece = self.warm_ups.schedule(now, self._num_spare(num_tokens))
+            piece = self.warm_ups.schedule(now, spare)
             work += [piece] if piece else []
+        for item in work:
+            item.sequence.served_at = now
         return StepPlan(tuple(work))
 
-    def _num_spare(self, num_tokens: int) -> int:
-        """Tokens that fit beside `num_tokens` in a step of ordinary length."""
-        within = self.costs.tokens_within(self._config.target_step_ms)
-        spare = min(within, self._config.max_step_tokens) - num_tokens
-        # While nothing runs, even a piece that takes too long is better than none.
-        return spare if num_tokens else max(spare, self.blocks.block_size)
+    def _due(self, now: float) -> tuple[list[Sequence], list[Sequence]]:
+        """Whose next token, and whose prompt, the step may compute.
+
+        While a VIP waits for a first token, everybody below pauses, each for
+        `max_pause_ms` at most.
+        """
+        running = self.running
+        if any(seq.request.tier is Tier.VIP and seq.num_uncomputed > 1 for seq in running):
+            overdue_at = now - self._config.max_pause_ms / 1000
+            running = [
+                seq
+                for seq in running
+                if seq.request.tier is Tier.VIP or seq.served_at <= overdue_at
+            ]
+        decodes = [seq for seq in running if seq.num_uncomputed == 1]
+        prefills = [seq for seq in running if seq.num_uncomputed > 1]
+        return decodes, prefills
+
+    def _num_spare(self, num_decodes: int) -> int:
+        """Tokens that a step has room for, those of the decodes included."""
+        if num_decodes:
+            within = num_decodes + self.budget.tokens_beside(num_decodes)
+        else:
+            within = self.budget.tokens_alone(self._config.prefill_step_ms)
+        return min(within, self._config.max_step_tokens)
 
     def record_cost(self, plan: StepPlan, elapsed_ms: float) -> None:
         """Note how long a plan took."""
         num_steps = max(item.num_decode_steps for item in plan.work)
-        self.costs.record(plan.num_tokens, elapsed_ms / num_steps)
-        if all(item.samples and item.num_tokens == 1 for item in plan.work):
-            self.speculation.record_cost(plan.num_tokens, elapsed_ms / num_steps)
+        decodes = [item for item in plan.work if item.samples and item.num_tokens == 1]
+        elapsed_ms /= num_steps
+        if len(decodes) == len(plan.work):
+            self.speculation.record_cost(plan.num_tokens, elapsed_ms)
+        if not any(item.draft for item in decodes):
+            self.budget.record(len(decodes), plan.num_tokens - len(decodes), elapsed_ms)
 
     def computed(self, seq: Sequence, num_computed: int) -> None:
         """Note that the KV of the first `num_computed` tokens is in place."""
@@ -126,7 +181,7 @@ class Scheduler:
 
     def _place(self, seq: Sequence) -> tuple[float, int]:
         """Sort key in the queue; constant for a sequence, whatever the time."""
-        return (seq.arrived_at + seq.tier_rank * self._ageing_s, seq.id)
+        return (seq.place_at + seq.tier_rank * self._ageing_s, seq.id)
 
     # Blocks for the sequences that run.
 
@@ -158,7 +213,7 @@ class Scheduler:
         seq.num_suspensions += 1
         seq.enqueued_at = now
         seq.status = Status.WAITING
-        self.add(seq)
+        insort(self.waiting, seq, key=self._place)
         self.counts.suspensions += 1
 
     def _release(self, seq: Sequence) -> None:
@@ -171,12 +226,26 @@ class Scheduler:
 
     def _admit(self, now: float) -> None:
         """Move sequences from the queue into the batch."""
-        while self.waiting and len(self.running) < self._config.max_running:
+        while self.waiting and len(self.running) < self._max_running():
             if not self._try_admit(self.waiting[0], now):
                 break
         for seq in [seq for seq in self.waiting if seq.request.tier is Tier.VIP]:
             if not self._make_room(seq, now):
                 break
+
+    def _max_running(self) -> int:
+        """Sequences that may run now, as far as the time of their steps goes.
+
+        A VIP comes in beyond that.
+        """
+        num_more = len(self.running) + 1
+        more_ms = self.budget.decode_ms(num_more)
+        least_ms = self.budget.decode_ms(1)
+        if more_ms is None or least_ms is None:
+            return self._config.max_running
+        limit_ms = max(self._config.target_step_ms, _BATCH_STRETCH * least_ms)
+        most = num_more if more_ms <= limit_ms else len(self.running)
+        return min(most, self._config.max_running)
 
     def _try_admit(self, seq: Sequence, now: float) -> bool:
         """Admit `seq` if its known tokens fit and leave room for the others to grow."""
@@ -194,13 +263,24 @@ class Scheduler:
             self.counts.cached_tokens += seq.num_computed
         if seq.started_at is None:
             seq.started_at = now
-        waited_s = now - seq.enqueued_at
-        seq.rank = max(0, seq.tier_rank - int(waited_s / self._ageing_s))
+            self.waits.started(seq, now)
+        seq.rank = self._rank(seq, now)
+        seq.served_at = now
         seq.status = Status.RUNNING
         self.waiting.remove(seq)
         self.running.append(seq)
         self.counts.admissions += 1
         return True
+
+    def _rank(self, seq: Sequence, now: float) -> int:
+        """The tier in which a sequence starts: its own, or higher after a long wait."""
+        waited_s = now - seq.enqueued_at
+        aged = max(0, seq.tier_rank - int(waited_s / self._ageing_s))
+        num_aged = sum(other.rank < other.tier_rank for other in self.running)
+        # Else a queue of aged requests would fill the batch, and VIPs find no victim.
+        if num_aged >= max(_MOST_AGED * len(self.running), 1):
+            return seq.tier_rank
+        return aged
 
     def _cached_blocks(self, seq: Sequence) -> list[int]:
         """Blocks that already hold a prefix of `seq`, at least one token short of all."""
@@ -273,52 +353,6 @@ class Scheduler:
             return False
         seq.block_table += self.blocks.allocate(needed)
         return True
-
-    def _prefill(self, seqs: list[Sequence], num_decoding: int) -> list[Work]:
-        """Share what is left of the step's budget between prompts.
-
-        Higher tiers first; within one, the shortest remainder first, so that a long
-        prompt doesn't hold up short ones, but the longest-waiting prompt always gets
-        a quarter. Pieces end on block boundaries.
-        """
-        if not seqs:
-            return []
-        block_size = self.blocks.block_size
-        limit_ms = self._config.target_step_ms if num_decoding else self._config.prefill_step_ms
-        least = num_decoding + block_size
-        least_ms = self.costs.predict_ms(least)
-        if least_ms is not None and self.costs.max_tokens >= least:
-            limit_ms = max(limit_ms, _STRETCH * least_ms)
-        budget = min(self.costs.tokens_within(limit_ms), self._config.max_step_tokens)
-        budget = max(budget - num_decoding, block_size)
-        order = sorted(seqs, key=lambda seq: (seq.rank, seq.num_uncomputed, seq.id))
-        oldest = min(seqs, key=_rank_order)
-        pieces = {oldest.id: self._piece(oldest, max(budget // 4, block_size))}
-        budget -= pieces[oldest.id]
-        for seq in order:
-            if budget <= 0:
-                break
-            given = pieces.get(seq.id, 0)
-            size = self._piece(seq, budget + given)
-            pieces[seq.id] = size
-            budget -= size - given
-        return [
-            Work(
-                sequence=seq,
-                start=seq.num_computed,
-                num_tokens=pieces[seq.id],
-                samples=pieces[seq.id] == seq.num_uncomputed,
-            )
-            for seq in order
-            if pieces.get(seq.id)
-        ]
-
-    def _piece(self, seq: Sequence, limit: int) -> int:
-        """Tokens of `seq` to compute, at most `limit`: all that is left, or whole blocks."""
-        if seq.num_uncomputed <= limit:
-            return seq.num_uncomputed
-        end = (seq.num_computed + limit) // self.blocks.block_size * self.blocks.block_size
-        return max(end - seq.num_computed, 0)
 
 
 def _rank_order(seq: Sequence) -> tuple[int, int]:

@@ -57,6 +57,10 @@ class Sequence:
         stream: The answer's text.
         arrived_at: When it was added, seconds.
         enqueued_at: When it last began to wait, seconds.
+        place_at: Where it stands in its tier's queue, seconds; see `engine.fair_share`.
+        work_s: Seconds of the machine that it was expected to take; 0 if unknown.
+        predicted_wait_s: How long it was expected to wait when it came; 0 if unknown.
+        served_at: When a step last computed something for it, seconds.
         started_at: When it first ran, seconds; None before.
         block_table: KV blocks in order of position.
         num_computed: Tokens whose KV is in the blocks.
@@ -81,6 +85,10 @@ class Sequence:
     stream: TextStream
     arrived_at: float
     enqueued_at: float
+    place_at: float = 0.0
+    work_s: float = 0.0
+    predicted_wait_s: float = 0.0
+    served_at: float = 0.0
     started_at: float | None = None
     status: Status = Status.WAITING
     block_table: list[int] = field(default_factory=list)

@@ -18,6 +18,7 @@ class Totals:
 
     Attributes:
         requests: Accepted.
+        refused: Refused as Overloaded, by tier.
         ended: Ended, by finish reason, or `failed`.
         steps: Steps that computed something.
         step_faults: Steps in which the runner failed.
@@ -29,6 +30,7 @@ class Totals:
     """
 
     requests: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     steps: int = 0
     step_faults: int = 0
@@ -69,6 +71,8 @@ class Totals:
         }
         for reason, count in self.ended.items():
             counters[f"repartee_engine_{reason}_total"] = count
+        for tier, count in self.refused.items():
+            counters[f"repartee_engine_refused_{tier}_total"] = count
         for part in ("schedule", "prepare", "forward", "sample", "text"):
             counters[f"repartee_engine_{part}_seconds_total"] = getattr(self.times, f"{part}_s")
         return counters

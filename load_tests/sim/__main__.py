@@ -32,19 +32,24 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def simulate(
-    policy: type[Scheduler], load: float, seeds: int, seconds: float, config: EngineConfig
+    policy: type[Scheduler],
+    load: float,
+    options: argparse.Namespace,
+    config: EngineConfig,
+    tier: Tier | None = None,
 ) -> list[Run]:
-    """One policy at one load, a run for each trace."""
+    """One policy at one load, a run for each trace; of one tier alone if so asked."""
     costs = Costs()
     if policy is not Scheduler:
         config = without_refusals(config)
     rate = load * capacity_requests_per_s(costs)
-    return [
-        Simulation(policy, config, costs, seed).run(
-            make_trace(seed, requests_per_s=rate, duration_s=seconds)
-        )
-        for seed in range(seeds)
-    ]
+    runs = []
+    for seed in range(options.seeds):
+        trace = make_trace(seed, requests_per_s=rate, duration_s=options.seconds)
+        if tier is not None:
+            trace = [arrival for arrival in trace if arrival.tier is tier]
+        runs.append(Simulation(policy, config, costs, seed).run(trace))
+    return runs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,14 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict[float, list[Run]]] = {}
     lines: list[list[str]] = []
+    worst = max(options.loads)
+    alone = simulate(Scheduler, worst, options, config, tier=Tier.VIP)
+    lines += [line for line in report.rows(worst, "vip alone", alone) if line[2] == Tier.VIP.value]
     for load in options.loads:
         for name in options.policies:
-            runs = simulate(POLICIES[name], load, options.seeds, options.seconds, config)
+            runs = simulate(POLICIES[name], load, options, config)
             results.setdefault(name, {})[load] = runs
             lines += report.rows(load, name, runs)
     sys.stdout.write(report.as_table(lines))
     report.write_csv(options.output / "policies.csv", lines)
-    worst = max(options.loads)
     by_policy = {name: by_load[worst] for name, by_load in results.items()}
     report.plot_ttft(options.output / "ttft.png", worst, by_policy)
     report.plot_by_load(

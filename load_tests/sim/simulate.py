@@ -24,6 +24,7 @@ from load_tests.sim.trace import SYSTEM_TOKENS, Arrival, mean_lengths
 # Sequences in a batch at which the machine's capacity is taken.
 CAPACITY_BATCH = 32
 NEVER_S = 1e9
+FOREVER_MS = 1e9
 
 
 @dataclass(slots=True)
@@ -168,11 +169,12 @@ class Simulation:
                 outcome.start_wait_s = started_at - outcome.arrival.at_s
 
 
-def only(trace: list[Arrival], tier: str) -> list[Arrival]:
-    """The requests of one tier."""
-    return [arrival for arrival in trace if arrival.tier == tier]
-
-
 def without_refusals(config: EngineConfig) -> EngineConfig:
     """The same engine with a queue that takes all."""
-    return replace(config, max_waiting=1_000_000)
+    return replace(
+        config,
+        max_waiting=1_000_000,
+        vip_max_wait_ms=FOREVER_MS,
+        standard_max_wait_ms=FOREVER_MS,
+        batch_max_wait_ms=FOREVER_MS,
+    )

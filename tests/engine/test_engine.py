@@ -243,7 +243,7 @@ def test_a_full_queue_is_overloaded() -> None:
     bench = Bench(max_waiting=2)
     bench.add("a")
     bench.add("b")
-    with pytest.raises(Overloaded, match="2 requests wait") as caught:
+    with pytest.raises(Overloaded, match="2 standard requests wait") as caught:
         bench.add("c")
     assert caught.value.retry_after_ms
     bench.engine.step()
