@@ -246,7 +246,7 @@ def _row_gemv(
     outputs = out.shape[1]
     block = triton.next_power_of_2(weight.columns)
     settings = tuned("row_gemv", f"{weight.kind},{_shape(weight, gated)}")
-    per_program = settings.get("rows", max(1, 2048 // block))
+    per_program = settings.get("rows") or _rows_a_program(block, outputs, gated)
     warps = settings.get("warps", min(8, max(1, block * per_program // 1024)))
     row_gemv_kernel[(triton.cdiv(outputs, per_program),)](
         x, x if norm is None else norm, weight.data,
@@ -255,6 +255,13 @@ def _row_gemv(
         per_program, weight.scale is not None, norm is not None, bias is not None,
         residual is not None, gated, num_warps=warps, **overlap_options(),
     )  # fmt: skip
+
+
+def _rows_a_program(block: int, outputs: int, gated: bool) -> int:
+    """Enough bytes under way in a program to hide its reductions, enough programs for all."""
+    if block < 2048:
+        return 2048 // block
+    return 2 if block <= 8192 and not gated and outputs >= 2048 else 1
 
 
 def _shape(weight: CudaWeight, gated: bool = False) -> str:

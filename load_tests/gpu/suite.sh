@@ -13,6 +13,7 @@ bench() {
     timeout "$1" python3 -m load_tests.gpu.engine_decode "${@:2}" --out "$out/$2-$3.json" \
         2>&1 | tail -12
 }
-bench 60 llama3-8b int4 --batches 1,8,32,128 --prompts 128,512,4096 --repeats 1
+timeout 50 python3 -m load_tests.gpu.precompile llama3-8b int4 2>&1 | tail -1
+bench 55 llama3-8b int4 --batches 1,8,32,128 --prompts 128,512,4096 --repeats 1
 bench 35 llama3-8b bf16 --batches 1,128 --prompts 128,512 --repeats 1
 bench 25 smollm2-135m bf16 --batches 1,128 --prompts 128 --repeats 1
