@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -183,3 +184,37 @@ async def test_pfx_06_cached_tokens_stay_below_the_prompt(product: Product) -> N
         cached.append(usage["prompt_tokens_details"]["cached_tokens"])
         assert cached[-1] < usage["prompt_tokens"]
     assert cached[0] == 0 < cached[1]
+
+
+_CROWD = """
+import json, socket, sys
+host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+sockets = []
+for number in range(count):
+    body = json.dumps({"messages": [{"role": "user", "content": f"Story {number}"}],
+                       "max_tokens": 200, "ignore_eos": True, "stream": number % 2 == 0})
+    line = socket.create_connection((host, port))
+    head = f"POST /v1/chat/completions HTTP/1.1\\r\\nhost: {host}\\r\\n"
+    line.sendall(f"{head}content-length: {len(body)}\\r\\n\\r\\n{body}".encode())
+    sockets.append(line)
+print(sockets[0].recv(10), flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_can_07_a_crowd_that_is_killed_leaves_no_slot_taken(product: Product) -> None:
+    host, _, port = product.address.partition(":")
+    for _ in range(2):
+        crowd = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _CROWD, host, port, "40"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert crowd.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            assert await crowd.stdout.readline() == b"b'HTTP/1.1 2'\n"
+        crowd.kill()
+        await crowd.wait()
+    assert (await product.plain("Hi")).finish == "stop"
+    await product.idle()
+    assert await product.metric("repartee_worker_waiting") == 0
