@@ -55,7 +55,7 @@ export function problemFromError(error) {
       retry: false,
     }
   }
-  return { kind: "server", text: "Something went wrong on the server.", retry: true }
+  return { kind: "server", text: "Something went wrong on the server.", retry: true, waitMs }
 }
 
 function waitText(waitMs) {

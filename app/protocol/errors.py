@@ -6,6 +6,8 @@
 | event stream | `data: {"error": {...}}` after the headers went out as 200 |
 | socket | `{"type": "error", "error": {type, code, message, param, event_id}}` |
 
+Where a retry is worth it, the inner object says when: `repartee.retry_after_ms`.
+
 The text of an `EngineFault` and of anything outside the contract is ours: it is
 logged where it happened and replaced here.
 """
@@ -59,12 +61,15 @@ def public(error: BaseException) -> ReparteeError:
 def error_object(error: BaseException) -> dict[str, Any]:
     """The inner object of OpenAI's error JSON."""
     known = public(error)
-    return {
+    shown: dict[str, Any] = {
         "message": known.message,
         "type": known.type,
         "param": known.param,
         "code": known.code,
     }
+    if known.retry_after_ms is not None:
+        shown["repartee.retry_after_ms"] = known.retry_after_ms
+    return shown
 
 
 def error_body(error: BaseException) -> dict[str, Any]:

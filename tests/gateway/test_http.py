@@ -23,7 +23,8 @@ async def post(gateway: LiveGateway, content: bytes, **headers: str) -> httpx.Re
 
 def error_of(response: httpx.Response) -> dict[str, object]:
     error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    assert set(error) - {"repartee.retry_after_ms"} == {"message", "type", "param", "code"}
+    assert ("repartee.retry_after_ms" in error) == ("retry-after" in response.headers)
     return error  # type: ignore[no-any-return]
 
 

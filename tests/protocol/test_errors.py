@@ -69,5 +69,11 @@ def test_retry_after_is_whole_seconds(error: ReparteeError, headers: dict[str, s
     assert http_headers(error) == headers
 
 
+def test_an_error_worth_a_retry_says_when() -> None:
+    error = Overloaded("full", retry_after_ms=200)
+    assert error_body(error)["error"]["repartee.retry_after_ms"] == 200
+    assert error_event(error, "event_1")["error"]["repartee.retry_after_ms"] == 200
+
+
 def test_statuses_of_the_edge() -> None:
     assert RequestTooLarge("long").http_status == 413
