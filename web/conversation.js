@@ -296,7 +296,10 @@ function messageFromItem(item, known) {
 
 function incompleteItem(item, known) {
   if (known && !isRunning(known)) return { status: known.status, problem: known.problem }
-  const problem = { kind: "cut", text: "This answer was not finished.", retry: false }
+  const reason = item["repartee.reason"]
+  if (reason === "client_cancelled") return { status: /** @type {const} */ ("stopped"), problem: null }
+  const problem =
+    reason === "max_output_tokens" ? cutProblem() : cutProblem("This answer was not finished.")
   return { status: /** @type {const} */ ("cut"), problem }
 }
 

@@ -5,7 +5,8 @@
  *
  * - `repartee.cursor {epoch, seq}` on deltas. A delta at or before the last cursor is a repeat.
  * - `repartee.items` in `session.created`, when a stored session is opened again: what the server
- *   holds. `repartee.items_remaining` counts those that follow in events of their own.
+ *   holds. `repartee.items_remaining` counts those that follow in events of their own. An
+ *   incomplete answer has `repartee.reason`: client_cancelled, max_output_tokens or failed.
  * - `repartee.response.resumed {response, item_id, text, repartee.cursor}`: the answer that is
  *   still running, up to the cursor; a null text means that ours is right. Deltas go on from there.
  *

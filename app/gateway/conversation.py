@@ -12,6 +12,7 @@ from typing import Any
 from app.auth import Principal
 from app.protocol.ids import item_id_of, new_id
 from app.protocol.realtime.items import NewItem, item_object
+from app.protocol.realtime.response import item_reason
 from app.protocol.realtime.settings import SessionSettings
 from app.routing import EngineClient
 from app.sessions import ActiveResponse, Item, Session, SessionStore
@@ -131,7 +132,7 @@ class Conversation:
         """Keep the first characters of an assistant's item."""
         await self._store.truncate(self.session_id, item_id, text_end)
 
-    async def begin(self, response_id: str, deadline_at: float) -> str | None:
+    async def begin(self, response_id: str, deadline_at: float, event_id: str | None) -> str | None:
         """Take the conversation for a response.
 
         Returns:
@@ -139,19 +140,23 @@ class Conversation:
 
         Raises:
             Conflict: another response runs.
+            InvalidRequest: the event of this id was answered before.
         """
         return await self._store.begin_response(
             self.session_id,
             response_id,
             item_id=item_id_of(response_id),
             deadline_at=deadline_at,
+            event_id=event_id,
         )
 
-    async def finish(self, response_id: str, text: str | None, status: str) -> None:
+    async def finish(
+        self, response_id: str, text: str | None, status: str, reason: str | None = None
+    ) -> None:
         """Give the conversation free, and keep the answer; None keeps nothing."""
         item = None
         if text is not None:
-            item = Item(item_id_of(response_id), "assistant", text, status)
+            item = Item(item_id_of(response_id), "assistant", text, status, reason=reason)
         await self._store.finish_response(self.session_id, response_id, item)
 
     async def active_response(self) -> str | None:
@@ -161,4 +166,4 @@ class Conversation:
 
 
 def _object(item: Item) -> dict[str, Any]:
-    return item_object(item.item_id, item.role, item.text, item.status)
+    return item_object(item.item_id, item.role, item.text, item.status, item_reason(item.reason))

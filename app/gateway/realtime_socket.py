@@ -174,7 +174,7 @@ class RealtimeSocket:
         command: Command = received.command
         match command:
             case CreateResponse():
-                await self._create_response(command)
+                await self._create_response(command, received.event_id)
             case CancelResponse(response_id):
                 await self._cancel_response(response_id)
             case CreateItem():
@@ -218,7 +218,7 @@ class RealtimeSocket:
             **{"repartee.text_end": command.text_end},
         )
 
-    async def _create_response(self, command: CreateResponse) -> None:
+    async def _create_response(self, command: CreateResponse, event_id: str | None) -> None:
         self._responses.check_open()
         if not command.in_conversation:
             await self._start_out_of_band(command)
@@ -227,7 +227,7 @@ class RealtimeSocket:
         await self._wait_for_cancelled()
         response_id = new_id("resp_")
         previous_item_id = await self._conversation.begin(
-            response_id, self._responses.next_deadline()
+            response_id, self._responses.next_deadline(), event_id
         )
         try:
             messages = await prompt_of(command, self._conversation)

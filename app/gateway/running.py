@@ -13,6 +13,7 @@ from app.gateway.conversation import Conversation
 from app.gateway.responses import Answer
 from app.gateway.writer import SocketWriter
 from app.protocol.realtime.response import ResponseView, item_status
+from app.sessions import end_reason
 from engine.contract import Accepted, Cursor, Delta, Event, Failed, Finished, ReparteeError
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,9 @@ class RunningResponse:
         kept = text if self.view.has_item(event, text) else None
         for number in range(1, STORE_TRIES + 1):
             try:
-                await conversation.finish(self.response_id, kept, item_status(event))
+                await conversation.finish(
+                    self.response_id, kept, item_status(event), end_reason(event)
+                )
                 return
             except ReparteeError as error:
                 logger.warning("response %s is not stored yet: %s", self.response_id, error)

@@ -8,7 +8,7 @@ Modules:
     store: `SessionStore`, the only thing that the gateway uses.
 """
 
-from app.sessions.records import ActiveResponse, AddedItem, Item, Session
+from app.sessions.records import ActiveResponse, AddedItem, Item, Session, end_reason
 from app.sessions.store import SessionStore
 
-__all__ = ["ActiveResponse", "AddedItem", "Item", "Session", "SessionStore"]
+__all__ = ["ActiveResponse", "AddedItem", "Item", "Session", "SessionStore", "end_reason"]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.contract import Event, Finished, FinishReason
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -18,6 +20,8 @@ class Item:
         status: completed or incomplete.
         created_at: Unix seconds.
         response_id: The response that made it; None for a client's item.
+        reason: Why an incomplete answer ended: a `FinishReason` or failed; None if it is
+            complete or was cut later.
     """
 
     item_id: str
@@ -26,6 +30,7 @@ class Item:
     status: str = "completed"
     created_at: float = 0.0
     response_id: str | None = None
+    reason: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -35,6 +40,7 @@ class Item:
             "status": self.status,
             "created_at": self.created_at,
             "response_id": self.response_id or "",
+            "reason": self.reason or "",
         }
 
     @classmethod
@@ -46,7 +52,20 @@ class Item:
             status=wire["status"],
             created_at=wire["created_at"],
             response_id=wire["response_id"] or None,
+            # Items stored by earlier versions have none.
+            reason=wire.get("reason") or None,
         )
+
+
+def end_reason(last: Event | None) -> str | None:
+    """Why an answer that ends with this event is incomplete; None if it is not.
+
+    Args:
+        last: The last event there is; one that is not terminal ends nothing by itself.
+    """
+    if not isinstance(last, Finished):
+        return "failed"
+    return None if last.reason is FinishReason.STOP else last.reason.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,12 @@ def refuse(reply: list[Any], session_id: str, item_id: str | None, after: str | 
                 code="conversation_full",
                 param="item",
             )
+        case "repeated":
+            raise InvalidRequest(
+                f"This event was answered before, by {reply[1]!r:.100}; it was not applied again.",
+                code="duplicate_event",
+                param="event_id",
+            )
         case "stale":
             raise Conflict("The conversation has changed meanwhile.", code="version_conflict")
     raise AssertionError(f"unknown outcome {reply[0]!r}")

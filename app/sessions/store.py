@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from app.redis_client import make_client, redis_errors
 from app.routing.log import ResponseLog
 from app.sessions import keys
-from app.sessions.records import ActiveResponse, AddedItem, Item, Session
+from app.sessions.records import ActiveResponse, AddedItem, Item, Session, end_reason
 from app.sessions.refusals import no_item, no_session, refuse
 from app.sessions.scripts import Scripts
 from engine.contract import (
@@ -211,7 +211,7 @@ class SessionStore:
                 )
             if len(item.text) <= num_chars:
                 return item
-            item = replace(item, text=item.text[:num_chars], status="incomplete")
+            item = replace(item, text=item.text[:num_chars], status="incomplete", reason=None)
             reply = await self._run(
                 "replace_item",
                 session_id,
@@ -226,7 +226,13 @@ class SessionStore:
         raise Conflict(f"The item {item_id!r:.100} keeps changing.", code="version_conflict")
 
     async def begin_response(
-        self, session_id: str, response_id: str, *, item_id: str, deadline_at: float
+        self,
+        session_id: str,
+        response_id: str,
+        *,
+        item_id: str,
+        deadline_at: float,
+        event_id: str | None = None,
     ) -> str | None:
         """Make a response the one that may write to the conversation.
 
@@ -235,6 +241,8 @@ class SessionStore:
             response_id: Which; repeating the call for the same one changes nothing.
             item_id: The item that the answer will become.
             deadline_at: Unix seconds; a response past it no longer blocks others.
+            event_id: The client's id of the request: repeated after its answer, with
+                nothing added since, it begins nothing.
 
         Returns:
             The item that the answer follows; None in an empty conversation.
@@ -242,8 +250,9 @@ class SessionStore:
         Raises:
             NotFound: no such conversation.
             Conflict: another response is running.
+            InvalidRequest: the request was answered before.
         """
-        args = (response_id, item_id, deadline_at, keys.DEADLINE_GRACE_S)
+        args = (response_id, item_id, deadline_at, keys.DEADLINE_GRACE_S, event_id or "")
         reply = await self._run("begin_response", session_id, *args, may_be_busy=True)
         if reply[0] == "busy":
             active = (await self._read(session_id)).active
@@ -293,7 +302,20 @@ class SessionStore:
         Raises:
             NotFound: no such conversation.
         """
-        return (await self.load(session_id)).active
+        fields = ("active", "active_item", "active_after", "active_until")
+        with redis_errors("active response"):
+            reply: list[Any] = await self._redis.hmget(
+                keys.of(session_id)[0], ("created_at", *fields)
+            )
+        exists, *values = reply
+        if exists is None:
+            raise no_session(session_id)
+        if values[0] is None:
+            return None
+        active = _active({name.encode(): value for name, value in zip(fields, values, strict=True)})
+        if active is not None and await self._reconcile(session_id, active):
+            return None
+        return active
 
     async def delete(self, session_id: str) -> bool:
         """Forget a conversation; whether there was one."""
@@ -357,7 +379,7 @@ class SessionStore:
         item = None
         if text or reason in (FinishReason.STOP, FinishReason.LENGTH):
             status = "completed" if reason is FinishReason.STOP else "incomplete"
-            item = Item(active.item_id, "assistant", text, status)
+            item = Item(active.item_id, "assistant", text, status, reason=end_reason(last))
         logger.info("response %s of %s ended unseen", active.response_id, session_id)
         return await self.finish_response(session_id, active.response_id, item)
 

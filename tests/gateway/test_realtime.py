@@ -138,6 +138,55 @@ async def test_frm_09_a_send_repeated_on_another_socket_adds_nothing(gateway: Li
         assert len((await receive(third))["repartee.items"]) == 1
 
 
+async def test_frm_09_an_answer_asked_for_again_on_another_socket_is_not_made_again(
+    gateway: LiveGateway,
+) -> None:
+    event = {"type": "response.create", "event_id": "same"}
+    async with gateway.socket() as first:
+        session_id = (await receive(first))["session"]["id"]
+        await send(first, user_item("x"))
+        await send(first, event)
+        await done(first)
+    async with gateway.socket(f"?session_id={session_id}") as second:
+        await receive(second)
+        await send(second, event)
+        error = (await receive(second))["error"]
+        assert (error["code"], error["event_id"]) == ("duplicate_event", "same")
+    async with gateway.socket(f"?session_id={session_id}") as third:
+        assert len((await receive(third))["repartee.items"]) == 2
+        await send(third, user_item("y"))
+        await send(third, event)
+        assert (await done(third))["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cancel", "limit", "reason"),
+    [
+        (LONG, True, "inf", "client_cancelled"),
+        (LONG, False, 3, "max_output_tokens"),
+        (script(num_tokens=3), False, "inf", None),
+    ],
+)
+async def test_can_09_a_stored_answer_says_why_it_is_incomplete(
+    gateway: LiveGateway, prompt: str, cancel: bool, limit: int | str, reason: str | None
+) -> None:
+    async with gateway.socket() as first:
+        session_id = (await receive(first))["session"]["id"]
+        await ask(first, prompt, max_output_tokens=limit)
+        await receive_until(first, "response.output_text.delta")
+        if cancel:
+            await send(first, {"type": "response.cancel"})
+        (item,) = (await done(first))["output"]
+        assert item.get("repartee.reason") == reason
+    async with gateway.socket(f"?session_id={session_id}") as again:
+        assert (await receive(again))["repartee.items"][1] == item
+        repeated = {"type": "conversation.item.create", "item": item}
+        await send(again, repeated)
+        assert (await receive_until(again, "conversation.item.done"))[-1]["item"]["id"] == item[
+            "id"
+        ]
+
+
 async def test_frm_10_a_second_create_is_refused_and_the_first_unharmed(
     line: ClientConnection,
 ) -> None:

@@ -227,15 +227,16 @@ async def test_a_response_past_its_deadline_blocks_nobody(store: SessionStore) -
 
 
 @pytest.mark.parametrize(
-    ("end", "status"),
+    ("end", "status", "reason"),
     [
-        (Finished("r1", 1, 3, FinishReason.STOP, Usage(3, 4)), "completed"),
-        (Finished("r1", 1, 3, FinishReason.LENGTH, Usage(3, 4)), "incomplete"),
-        (Failed("r1", 2, 3, EngineFault("broken")), "incomplete"),
+        (Finished("r1", 1, 3, FinishReason.STOP, Usage(3, 4)), "completed", None),
+        (Finished("r1", 1, 3, FinishReason.LENGTH, Usage(3, 4)), "incomplete", "length"),
+        (Finished("r1", 1, 3, FinishReason.CANCELLED, Usage(3, 4)), "incomplete", "cancelled"),
+        (Failed("r1", 2, 3, EngineFault("broken")), "incomplete", "failed"),
     ],
 )
 async def test_an_answer_that_no_gateway_stored_is_written_from_its_log(
-    store: SessionStore, outside: redis_module.Redis, end: Event, status: str
+    store: SessionStore, outside: redis_module.Redis, end: Event, status: str, reason: str | None
 ) -> None:
     await store.add_item("s1", user("a"))
     await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
@@ -245,9 +246,9 @@ async def test_an_answer_that_no_gateway_stored_is_written_from_its_log(
     write_log(outside, "r1", [end])
     session = await store.load("s1")
     assert session.active is None
-    assert [(i.item_id, i.text, i.status) for i in session.items] == [
-        ("a", "hi", "completed"),
-        ("x", "Hello", status),
+    assert [(i.item_id, i.text, i.status, i.reason) for i in session.items] == [
+        ("a", "hi", "completed", None),
+        ("x", "Hello", status, reason),
     ]
 
 
@@ -299,3 +300,55 @@ async def test_without_redis_every_call_says_unavailable(tmp_path) -> None:
         await store.load("s1")
     assert caught.value.code == "redis_unavailable" and caught.value.retry_after_ms
     await store.close()
+
+
+async def test_a_request_repeated_after_its_answer_begins_nothing(store: SessionStore) -> None:
+    deadline_at = time.time() + 60
+
+    async def begin(number: int, event_id: str | None = "same") -> None:
+        await store.begin_response(
+            "s1", f"r{number}", item_id=f"x{number}", deadline_at=deadline_at, event_id=event_id
+        )
+
+    async def end(number: int, text: str | None = "answer") -> None:
+        item = None if text is None else Item(f"x{number}", "assistant", text)
+        assert await store.finish_response("s1", f"r{number}", item)
+
+    await store.add_item("s1", user("a"))
+    await begin(1)
+    with pytest.raises(Conflict, match="r1"):
+        await begin(2)
+    await end(1, None)
+    await begin(3)
+    await end(3)
+    with pytest.raises(InvalidRequest, match="answered before, by 'x3'") as refusal:
+        await begin(4)
+    assert (refusal.value.code, refusal.value.param) == ("duplicate_event", "event_id")
+    assert await store.active_response("s1") is None
+    await begin(5, "another")
+    await end(5)
+    await begin(6, None)
+    await end(6)
+    await begin(7)
+    await end(7)
+    await store.add_item("s1", user("b"))
+    await begin(8)
+    await end(8)
+    assert await ids(store) == ["a", "x3", "x5", "x6", "x7", "b", "x8"]
+
+
+async def test_the_running_response_is_read_without_the_items(
+    store: SessionStore, outside: redis_module.Redis
+) -> None:
+    with pytest.raises(NotFound, match="does not exist"):
+        await store.active_response("s2")
+    await store.add_item("s1", user("a"))
+    assert await store.active_response("s1") is None
+    await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
+    for key in keys.of("s1")[1:3]:
+        outside.delete(key)
+    active = await store.active_response("s1")
+    assert active is not None
+    assert (active.response_id, active.item_id, active.previous_item_id) == ("r1", "x", "a")
+    write_log(outside, "r1", [Failed("r1", 1, 0, Unavailable("gone"))])
+    assert await store.active_response("s1") is None

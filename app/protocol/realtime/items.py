@@ -15,7 +15,8 @@ _PART_TYPES = {
     "user": ("input_text",),
     "assistant": ("output_text", "text"),
 }
-_ITEM_FIELDS = ("id", "object", "type", "role", "content", "status")
+# What the server shows may be sent back.
+_ITEM_FIELDS = ("id", "object", "type", "role", "content", "status", "repartee.reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ def read_input(fields: Fields) -> NewItem | ItemReference:
     return ItemReference(fields.required_string("id", MAX_ID_CHARS), fields.param("id"))
 
 
-def item_object(item_id: str, role: str, text: str | None, status: str) -> dict[str, Any]:
+def item_object(
+    item_id: str, role: str, text: str | None, status: str, reason: str | None = None
+) -> dict[str, Any]:
     """An item as the wire shows it.
 
     Args:
@@ -86,9 +89,10 @@ def item_object(item_id: str, role: str, text: str | None, status: str) -> dict[
         role: system, user or assistant.
         text: Its text; None while an answer has no content yet.
         status: in_progress, completed or incomplete.
+        reason: Why an answer is incomplete; the private field `repartee.reason`.
     """
     part_type = "output_text" if role == "assistant" else "input_text"
-    return {
+    item = {
         "id": item_id,
         "object": "realtime.item",
         "type": "message",
@@ -96,3 +100,6 @@ def item_object(item_id: str, role: str, text: str | None, status: str) -> dict[
         "role": role,
         "content": [] if text is None else [{"type": part_type, "text": text}],
     }
+    if reason is not None:
+        item["repartee.reason"] = reason
+    return item

@@ -30,7 +30,11 @@ _STATUS = {
     FinishReason.LENGTH: "incomplete",
     FinishReason.CANCELLED: "cancelled",
 }
-_REASON = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CANCELLED: "client_cancelled"}
+_REASONS: dict[str, str] = {
+    FinishReason.LENGTH: "max_output_tokens",
+    FinishReason.CANCELLED: "client_cancelled",
+}
+_FAILED = "failed"
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -148,7 +152,8 @@ class ResponseView:
         status, details = _outcome(event)
         output: list[dict[str, Any]] = []
         if self.is_open:
-            item = item_object(self.item_id, "assistant", text, item_status(event))
+            reason = item_reason(event.reason if isinstance(event, Finished) else _FAILED)
+            item = item_object(self.item_id, "assistant", text, item_status(event), reason)
             output.append(item)
             frames += self._closing(item, text)
         response = self._response(status, details, output, event.usage)
@@ -205,6 +210,15 @@ def item_status(event: Finished | Failed) -> str:
     return "completed" if stopped else "incomplete"
 
 
+def item_reason(ended_by: str | None) -> str | None:
+    """`repartee.reason` of an answer's item; None for a complete one.
+
+    Args:
+        ended_by: The `FinishReason` that ended it, failed, or None.
+    """
+    return _FAILED if ended_by == _FAILED else _REASONS.get(ended_by or "")
+
+
 def _outcome(event: Finished | Failed) -> tuple[str, dict[str, Any] | None]:
     """`status` and `status_details` of a response's end."""
     if isinstance(event, Failed):
@@ -212,4 +226,4 @@ def _outcome(event: Finished | Failed) -> tuple[str, dict[str, Any] | None]:
     status = _STATUS[event.reason]
     if event.reason is FinishReason.STOP:
         return status, None
-    return status, {"type": status, "reason": _REASON[event.reason]}
+    return status, {"type": status, "reason": _REASONS[event.reason]}

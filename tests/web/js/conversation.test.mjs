@@ -125,11 +125,29 @@ for (const [status, details, shown, kind] of [
   })
 }
 
+for (const [reason, shown, text] of [
+  ["client_cancelled", "stopped", undefined],
+  ["max_output_tokens", "cut", /length limit/],
+  ["failed", "cut", /not finished/],
+  [undefined, "cut", /not finished/],
+]) {
+  test(`a stored answer that is incomplete: ${reason}`, () => {
+    const stored = { ...item("item_1", "assistant", "a", "incomplete"), "repartee.reason": reason }
+    const c = run(
+      emptyConversation(),
+      created({ "repartee.items": [item("item_0", "user", "Hi"), stored] }),
+    )
+    assert.equal(last(c).status, shown)
+    if (text) assert.match(last(c).problem.text, text)
+    else assert.equal(last(c).problem, null)
+  })
+}
+
 test("an error that names the turn ends it; a quiet one is ignored; another is the chat's", () => {
   const c = asked()
   const refused = run(c, {
     type: "error",
-    error: { code: "overloaded", event_id: c.pending.responseEventId, retry_after_ms: 4200 },
+    error: { code: "overloaded", event_id: c.pending.responseEventId, "repartee.retry_after_ms": 4200 },
   })
   assert.equal(last(refused).status, "failed")
   assert.match(last(refused).problem.text, /in 5 seconds/)
