@@ -1,0 +1,97 @@
+"""Capture and padding of the CUDA runner's graphs; off the card with a stand-in for a graph."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import kernels
+from engine.model.llama import CausalLM
+from engine.runner import CpuRunner
+from engine.step import StepPlan, Work
+from load_tests.gpu.shapes import SHAPES, RandomCheckpoint
+from tests.kernels.triton.test_cuda_runner import (
+    CONFIG,
+    answer,
+    make_runner,
+    make_sequence,
+    sequences,
+)
+
+
+class StandIn:
+    """Replays by running the step again."""
+
+    step: Any = None
+
+    def replay(self) -> None:
+        self.step()
+
+
+@contextlib.contextmanager
+def captured(graph: StandIn, pool: object = None) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture
+def runner(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Any:
+    torch.manual_seed(3)
+    model = CausalLM(RandomCheckpoint(SHAPES["tiny"], "bf16", device=str(device)), device)
+    made = make_runner(model, device, 3)
+    made.model = model
+    if device.type == "cpu":
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", StandIn)
+        monkeypatch.setattr(torch.cuda, "graph", captured)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        # The CPU's own ops refuse rows of padding, which graphs are full of.
+        for op in ("paged_attention", "rope_kv_write"):
+            module = importlib.import_module(f"kernels.{op}.triton")
+            monkeypatch.setattr(kernels, op, getattr(module, op))
+        for name in ("engine.cuda_chunk.DecodeChunk", "engine.cuda_prefill.PrefillPiece"):
+            replay_steps(name, monkeypatch)
+        made._pool = (0, 0)
+    return made
+
+
+def replay_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a captured graph know the step that it stands for."""
+    module, _, attribute = name.rpartition(".")
+    subject = getattr(importlib.import_module(module), attribute)
+    capture = subject._capture
+
+    def capture_and_tell(self: Any, pool: object) -> None:
+        capture(self, pool)
+        self._graph.step = self._step
+
+    monkeypatch.setattr(subject, "_capture", capture_and_tell)
+
+
+def test_capture_writes_no_kv(runner: Any) -> None:
+    runner.warm_up([1, 5], [28])
+    for cache in runner._caches:
+        assert not cache.k.any()
+        assert not cache.v.any()
+
+
+def test_padded_graphs_give_the_same_tokens(runner: Any, device: torch.device) -> None:
+    five = [*sequences()[:4], make_sequence(5, 6, 40, temperature=0.5)]
+    tokens = answer(runner, five, 6, 3)
+    # Five rows run in a graph of six.
+    assert any(rows == 6 for rows, _ in runner._chunks)
+    if device.type == "cpu":
+        again = [*sequences()[:4], make_sequence(5, 6, 40, temperature=0.5)]
+        assert tokens == answer(CpuRunner(runner.model, CONFIG), again, 6, 1)
+
+
+def test_a_padded_piece_gives_the_same_token(runner: Any, device: torch.device) -> None:
+    output = runner.run(StepPlan((Work(make_sequence(7, 28, 0), 0, 28, True),)))
+    assert list(runner._pieces) == [32]
+    if device.type == "cpu":
+        whole = make_sequence(7, 28, 0)
+        expected = CpuRunner(runner.model, CONFIG).run(StepPlan((Work(whole, 0, 28, True),)))
+        assert output.tokens == expected.tokens
