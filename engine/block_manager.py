@@ -27,6 +27,9 @@ class BlockManager:
     Args:
         num_blocks: Blocks in all.
         block_size: Tokens a block holds.
+
+    Attributes:
+        notes_evictions: Whether `take_evicted` is called between steps.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -47,6 +50,8 @@ class BlockManager:
         self._num_entries = 0
         self._value = [0.0] * num_blocks
         self._num_handed_out = 0
+        self.notes_evictions = False
+        self._evicted: list[tuple[int, bytes]] = []
 
     @property
     def num_free(self) -> int:
@@ -194,6 +199,16 @@ class BlockManager:
         if name is not None:
             del self._by_name[name]
             self._names[block] = None
+            if self.notes_evictions:
+                self._evicted.append((block, name))
+
+    def take_evicted(self) -> list[tuple[int, bytes]]:
+        """(block, name) of those whose names were forgotten since the last call.
+
+        Their contents stay until something is computed into them.
+        """
+        evicted, self._evicted = self._evicted, []
+        return evicted
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Compare every count with the block tables of all sequences.

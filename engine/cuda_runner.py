@@ -5,12 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from engine.config import EngineConfig
 from engine.cuda_chunk import DecodeChunk
 from engine.cuda_prefill import PIECE_LENGTHS, PrefillPiece
-from engine.runner import Model, StepInputs, accepted_tokens
+from engine.runner import (
+    Model,
+    StepInputs,
+    accepted_tokens,
+    read_kv_blocks,
+    write_kv_blocks,
+)
 from engine.sampling_rows import sampling_row
 from engine.step import StepOutput, StepPlan, StepTimes, Work
 from kernels.kv_cache import AttentionBatch, LayerCache
@@ -117,6 +124,14 @@ class CudaRunner:
             self.piece(length)
         for count in row_counts:
             self.chunk(count, CONTEXT_STEPS[0])
+
+    def read_blocks(self, blocks: list[int]) -> list[np.ndarray]:
+        """See `engine.step.Runner`."""
+        return list(read_kv_blocks(self._caches, blocks))
+
+    def write_blocks(self, blocks: list[int], contents: Sequence[np.ndarray]) -> None:
+        """See `engine.step.Runner`."""
+        write_kv_blocks(self._caches, blocks, contents)
 
     def chunk(self, num_rows: int, context_len: int) -> DecodeChunk:
         """The decode chunk for a batch, captured on first use."""

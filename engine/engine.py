@@ -31,6 +31,7 @@ from engine.contract import (
     Warm,
 )
 from engine.contract.keys import WORKER_BEAT_S
+from engine.host_tier import HostTier
 from engine.invariants import check_invariants
 from engine.prefix_cache import extend_names
 from engine.preparer import Prepared, PreparedWarmUp, Preparer
@@ -75,6 +76,7 @@ class Engine:
         encode_chat: Renders and tokenises the turns of a request; thread-safe.
         clock: Seconds, monotonic.
         wall_clock: Unix seconds, for deadlines.
+        host_tier: Takes the blocks that leave the pool; None drops them.
     """
 
     def __init__(
@@ -87,10 +89,11 @@ class Engine:
         encode_chat: Callable[[tuple[Message, ...]], list[int]],
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        host_tier: HostTier | None = None,
     ) -> None:
         self.config = config
         self.card = card
-        self.scheduler = Scheduler(config, runner.max_decode_steps)
+        self.scheduler = Scheduler(config, runner.max_decode_steps, host_tier)
         max_retained = int(config.num_blocks * config.retained_share)
         self.retention = Retention(self.scheduler.blocks, max_retained, config.retained_s)
         self.sequences: dict[str, Sequence] = {}
@@ -255,6 +258,8 @@ class Engine:
         events = self._expire(started)
         self.retention.expire(started)
         plan = self.scheduler.schedule(started)
+        # A failure here leaves KV in doubt, so it is everybody's.
+        self.scheduler.swaps.carry_out(self._runner)
         scheduled = self._clock()
         if plan.work:
             output = self._run(plan, events)
@@ -288,6 +293,8 @@ class Engine:
         counters["repartee_engine_cached_tokens_total"] = scheduler.counts.cached_tokens
         counters["repartee_engine_drafted_tokens_total"] = scheduler.speculation.num_drafted
         counters["repartee_engine_accepted_tokens_total"] = scheduler.speculation.num_accepted
+        if scheduler.swaps.host is not None:
+            counters.update(scheduler.swaps.host.counters())
         warm_ups = scheduler.warm_ups.counts
         counters["repartee_engine_warm_ups_total"] = warm_ups.warm_ups
         counters["repartee_engine_warm_tokens_total"] = warm_ups.tokens

@@ -33,6 +33,8 @@ def check_invariants(engine: Engine) -> None:
     tables = [seq.block_table for seq in scheduler.running]
     scheduler.blocks.check([*tables, *scheduler.warm_ups.tables])
     engine.retention.check()
+    if scheduler.swaps.host is not None:
+        scheduler.swaps.host.check()
     if not known and not scheduler.warm_ups.tables:
         assert scheduler.blocks.num_used == 0, "blocks are in use while nothing runs"
 

@@ -101,6 +101,46 @@ class CpuRunner:
             for values in (cache.k, cache.v):
                 values[targets] = values[sources]
 
+    def read_blocks(self, blocks: list[int]) -> list[np.ndarray]:
+        """See `engine.step.Runner`."""
+        return list(read_kv_blocks(self._caches, blocks))
+
+    def write_blocks(self, blocks: list[int], contents: Sequence[np.ndarray]) -> None:
+        """See `engine.step.Runner`."""
+        write_kv_blocks(self._caches, blocks, contents)
+
+
+def read_kv_blocks(caches: Sequence[LayerCache], blocks: list[int]) -> np.ndarray:
+    """Copies of whole KV blocks, on the host.
+
+    Args:
+        caches: Each layer's.
+        blocks: Which.
+
+    Returns:
+        [len(blocks), num_layers, 2 (K, V), num_kv_heads, block_size, head_dim], the bits
+        of the values as unsigned integers of their size.
+    """
+    which = torch.tensor(blocks, device=caches[0].k.device)
+    copies = torch.stack([torch.stack((cache.k[which], cache.v[which]), 1) for cache in caches], 1)
+    bits = torch.int16 if copies.dtype.itemsize == 2 else torch.int32
+    array = copies.view(bits).cpu().numpy()
+    return array.view(np.uint16 if array.itemsize == 2 else np.uint32)
+
+
+def write_kv_blocks(
+    caches: Sequence[LayerCache], blocks: list[int], contents: Sequence[np.ndarray]
+) -> None:
+    """Put back what `read_kv_blocks` returned, one array a block."""
+    device, dtype = caches[0].k.device, caches[0].k.dtype
+    which = torch.tensor(blocks, device=device)
+    bits = np.stack(contents)
+    signed = bits.view(np.int16 if bits.itemsize == 2 else np.int32)
+    values = torch.from_numpy(signed).view(dtype).to(device)
+    for layer, cache in enumerate(caches):
+        cache.k[which] = values[:, layer, 0]
+        cache.v[which] = values[:, layer, 1]
+
 
 class StepInputs:
     """A plan's tensors."""

@@ -14,12 +14,14 @@ from engine.admission import WaitEstimator
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.contract import Tier
+from engine.host_tier import HostTier
 from engine.fair_share import FairShare
 from engine.prompt_pieces import prompt_pieces
 from engine.sequence import Sequence, Status
 from engine.speculation import Speculation
 from engine.step import StepPlan, Work
 from engine.step_budget import StepBudget
+from engine.swaps import Swaps
 from engine.warm_ups import WarmUps
 
 # A batch may always grow until its step takes this many times that of the smallest.
@@ -56,7 +58,9 @@ class Scheduler:
     left alone.
     """
 
-    def __init__(self, config: EngineConfig, max_decode_steps: int) -> None:
+    def __init__(
+        self, config: EngineConfig, max_decode_steps: int, host_tier: HostTier | None = None
+    ) -> None:
         self._config = config
         self._max_decode_steps = max_decode_steps
         self._ageing_s = config.ageing_ms / 1000
@@ -65,7 +69,8 @@ class Scheduler:
         self.waits = WaitEstimator(config, self.budget)
         self.shares = FairShare(self._ageing_s * _FAIR_SHARE_OF_AGEING)
         self.speculation = Speculation(config)
-        self.warm_ups = WarmUps(config, self.blocks)
+        self.swaps = Swaps(self.blocks, host_tier)
+        self.warm_ups = WarmUps(config, self.blocks, self.swaps)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.counts = SchedulerCounts()
@@ -255,8 +260,11 @@ class Scheduler:
         if left < self._headroom(seq, self.running):
             return False
         self.blocks.acquire(hits)
-        seq.block_table = hits + self.blocks.allocate(needed)
-        seq.num_computed = len(hits) * self.blocks.block_size
+        fresh = self.blocks.allocate(needed)
+        seq.block_table = hits + fresh
+        num_whole = (len(seq.tokens) - 1) // self.blocks.block_size
+        num_back = self.swaps.bring_back(seq.block_names[len(hits) : num_whole], fresh)
+        seq.num_computed = (len(hits) + num_back) * self.blocks.block_size
         seq.num_named = len(hits)
         if seq.cached_tokens is None:
             seq.cached_tokens = seq.num_computed

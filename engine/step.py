@@ -7,7 +7,7 @@ with a fake runner and a virtual clock, below it tensors on some device.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.sequence import Sequence
 
@@ -105,4 +105,12 @@ class Runner(Protocol):
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy whole KV blocks, (source, destination)."""
+        ...
+
+    def read_blocks(self, blocks: list[int]) -> list[Any]:
+        """Copies of whole KV blocks' contents, on the host."""
+        ...
+
+    def write_blocks(self, blocks: list[int], contents: list[Any]) -> None:
+        """Put contents that `read_blocks` returned into blocks, different ones or not."""
         ...

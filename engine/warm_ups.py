@@ -8,6 +8,7 @@ from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.sequence import Sequence
 from engine.step import Work
+from engine.swaps import Swaps
 
 # One that was not renewed for this long is given up: the person went away.
 TTL_S = 30.0
@@ -51,10 +52,12 @@ class WarmUps:
     Args:
         config: The engine's.
         blocks: The pool.
+        swaps: Brings back what left the pool.
     """
 
-    def __init__(self, config: EngineConfig, blocks: BlockManager) -> None:
+    def __init__(self, config: EngineConfig, blocks: BlockManager, swaps: Swaps) -> None:
         self._blocks = blocks
+        self._swaps = swaps
         self._block_size = config.block_size
         self._enabled = config.prefix_cache
         self._allowance = _Allowance(config.warm_tokens_per_minute)
@@ -120,25 +123,33 @@ class WarmUps:
     def _piece(self, warm_up: _WarmUp, now: float, num_spare: int) -> Work | None:
         seq = warm_up.sequence
         hits = self._blocks.match(seq.block_names)
-        num_free = self._blocks.num_free - self._blocks.num_free_among(hits)
+        missing = seq.block_names[len(hits) :]
+        num_back = self._swaps.num_in_reach(missing)
+        num_free = self._blocks.num_free - self._blocks.num_free_among(hits) - num_back
         most = min(num_spare, warm_up.num_left, self._allowance.left(seq.request.tenant, now))
-        count = min(len(seq.block_names) - len(hits), most // self._block_size, num_free)
+        count = min(len(missing) - num_back, most // self._block_size, num_free)
         if count <= 0:
             return None
         self._blocks.acquire(hits)
-        seq.block_table = hits + self._blocks.allocate(count)
+        fresh = self._blocks.allocate(num_back + count)
+        seq.block_table = hits + fresh
+        # Packing may have pushed some out since.
+        num_found = self._swaps.bring_back(missing[:num_back], fresh)
+        surplus = seq.block_table[len(hits) + num_found + count :]
+        del seq.block_table[len(hits) + num_found + count :]
+        self._blocks.release(surplus)
         num_tokens = count * self._block_size
         warm_up.num_left -= num_tokens
         self._allowance.take(seq.request.tenant, num_tokens, now)
         self._in_step = seq
-        return Work(seq, start=len(hits) * self._block_size, num_tokens=num_tokens, samples=False)
+        start = (len(hits) + num_found) * self._block_size
+        return Work(seq, start=start, num_tokens=num_tokens, samples=False)
 
     def computed(self, item: Work) -> None:
         """Take in a piece that ran: others may find it from now on."""
         seq = item.sequence
-        first = item.start // self._block_size
-        for i in range(first, len(seq.block_table)):
-            self._blocks.name(seq.block_table[i], seq.block_names[i])
+        for block, name in zip(seq.block_table, seq.block_names, strict=False):
+            self._blocks.name(block, name)
         self.counts.tokens += item.num_tokens
         self._release(seq)
 

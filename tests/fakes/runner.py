@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from engine.config import EngineConfig
 from engine.contract import GenerateRequest, Message, ModelCard, SamplingParams, Tier, Warm
 from engine.engine import Engine
+from engine.host_tier import HostTier
 from engine.step import StepOutput, StepPlan, StepTimes
 from tests.fakes.clock import VirtualClock
 
@@ -119,6 +122,15 @@ class FakeRunner:
                 source * size : (source + 1) * size
             ]
 
+    def read_blocks(self, blocks: list[int]) -> list[Any]:
+        size = self._block_size
+        return [self._kv[block * size : (block + 1) * size] for block in blocks]
+
+    def write_blocks(self, blocks: list[int], contents: list[Any]) -> None:
+        size = self._block_size
+        for block, tokens in zip(blocks, contents, strict=True):
+            self._kv[block * size : (block + 1) * size] = tokens
+
     def _sample(self, item: Any, known: list[int]) -> list[int]:
         """Accept the draft while it is what would have been sampled, then go on."""
         seq = item.sequence
@@ -146,23 +158,60 @@ class FakeRunner:
         assert held == known, f"KV holds {held}, the sequence is {known}"
 
 
+class FakeCodec:
+    """Packs a block's tokens as text."""
+
+    block_bytes = 16
+
+    def pack(self, bits: Any) -> bytes:
+        return repr(bits).encode()
+
+    def unpack(self, packed: bytes) -> Any:
+        return ast.literal_eval(packed.decode())
+
+
+class LateExecutor(Executor):
+    """Does what was submitted when told to, on the caller's thread."""
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.work.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+    def catch_up(self, count: int = 1 << 30) -> None:
+        """Do the first `count` pieces of work."""
+        while self.work and count > 0:
+            self.work.pop(0)()
+            count -= 1
+
+
 class Bench:
     """An engine over a fake runner and a virtual clock.
 
     Args:
         window: The model's context window, tokens.
+        host_bytes: Size of the host tier; 0 for none.
         runner: Options of `FakeRunner`.
         config: Options of `EngineConfig`.
     """
 
     def __init__(
-        self, *, window: int = 4096, runner: dict[str, Any] | None = None, **config: Any
+        self,
+        *,
+        window: int = 4096,
+        host_bytes: int = 0,
+        runner: dict[str, Any] | None = None,
+        **config: Any,
     ) -> None:
         settings = {"num_blocks": 256, "block_size": 4, "check_invariants": True, **config}
         self.config = EngineConfig(**settings)
         self.clock = VirtualClock()
         self.runner = FakeRunner(self.config, self.clock, **(runner or {}))
         self.card = ModelCard("fake", 0, window, VOCAB_SIZE, 1, "none")
+        self.executor = LateExecutor()
+        host = HostTier(host_bytes, FakeCodec(), self.executor) if host_bytes else None
         self.engine = Engine(
             self.config,
             card=self.card,
@@ -171,6 +220,7 @@ class Bench:
             encode_chat=encode_chat,
             clock=self.clock,
             wall_clock=self.clock,
+            host_tier=host,
         )
 
     def request(
