@@ -12,20 +12,23 @@ from engine.step_budget import StepBudget
 # Answer tokens expected before any answer has ended.
 _FIRST_ANSWER_TOKENS = 128.0
 _NEW_SHARE = 0.05
-# What one wait may say about the estimates, and waits that say nothing.
-_MAX_CORRECTION = 4.0
-_LEAST_WAIT_S = 0.2
-# How far back the work counts that higher tiers brought, and what part of the machine
-# is left to a tier at least.
+# How far back the work counts that came and that was done.
 _MEMORY_S = 10.0
-_LEAST_LEFT = 0.1
+# Weight of the assumption that work takes as long as foreseen, in seconds of waiting.
+_PRIOR_S = 2.0
+# Waits are foreseen longer by this factor than on average they are.
+_MARGIN = 1.4
+# What part of the machine is left to a tier at least.
+_LEAST_LEFT = 0.05
 
 
 class WaitEstimator:
-    """Predicts waits from the work that goes before, and learns from those that came true.
+    """Predicts waits from the work that goes before.
 
     Work is measured in seconds of the machine: prompt tokens at the measured prefill
-    rate, answer tokens at the rate of a decode in the present batch.
+    rate, answer tokens at the rate of a decode in the present batch. How fast it is
+    really got through, with work done twice and all else that the estimate leaves out,
+    is measured while requests wait.
     """
 
     def __init__(self, config: EngineConfig, budget: StepBudget) -> None:
@@ -36,10 +39,14 @@ class WaitEstimator:
         }
         self._budget = budget
         self._answer_tokens = _FIRST_ANSWER_TOKENS
-        self._correction = dict.fromkeys(Tier, 1.0)
-        # Seconds of work that came lately, by tier, and when that was counted.
-        self._recent_work_s = dict.fromkeys(Tier, 0.0)
-        self._recent_at_s = 0.0
+        # Seconds of work that came lately, by tier.
+        self._come_s = dict.fromkeys(Tier, 0.0)
+        # Over how long that was counted; grows to the length of the memory.
+        self._counted_s = 0.0
+        # Work done while others waited, and how long others waited.
+        self._done_s = 0.0
+        self._waited_s = 0.0
+        self._noted_at = 0.0
 
     def limit_s(self, tier: Tier) -> float:
         """The longest wait with which a request of `tier` is still taken."""
@@ -61,35 +68,34 @@ class WaitEstimator:
         prompt_ms = (len(seq.tokens) - num_cached) * token_ms
         return (prompt_ms + left * decode_ms * self._budget.slowness / batch) / 1000
 
-    def wait_s(self, tier: Tier, work_ahead_s: float, now: float) -> float:
+    def wait_s(self, tier: Tier, work_ahead_s: float) -> float:
         """The wait behind so much work, with higher tiers passing meanwhile."""
-        self._forget(now)
-        passing_s = sum(
-            self._recent_work_s[other] for other in Tier if TIER_RANKS[other] < TIER_RANKS[tier]
+        # Seconds of work that the machine gets done in a second.
+        speed = min((self._done_s + _PRIOR_S) / (self._waited_s + _PRIOR_S), 1.0)
+        passing = sum(
+            come_s for other, come_s in self._come_s.items() if TIER_RANKS[other] < TIER_RANKS[tier]
         )
-        left = max(1 - passing_s / _MEMORY_S, _LEAST_LEFT)
-        return work_ahead_s / left * self._correction[tier]
+        return (
+            _MARGIN * work_ahead_s / max(speed - passing / max(self._counted_s, 1.0), _LEAST_LEFT)
+        )
 
-    def added(self, seq: Sequence, now: float) -> None:
-        """A request was taken."""
-        self._forget(now)
-        self._recent_work_s[seq.request.tier] += seq.work_s
-
-    def _forget(self, now: float) -> None:
-        kept = math.exp(-max(now - self._recent_at_s, 0.0) / _MEMORY_S)
-        self._recent_at_s = now
+    def note(self, now: float, is_queued: bool) -> None:
+        """Tell the time, and whether anybody waits for the machine."""
+        elapsed_s = max(now - self._noted_at, 0.0)
+        self._noted_at = now
+        kept = math.exp(-elapsed_s / _MEMORY_S)
         for tier in Tier:
-            self._recent_work_s[tier] *= kept
+            self._come_s[tier] *= kept
+        self._counted_s = self._counted_s * kept + elapsed_s
+        if is_queued:
+            self._done_s *= kept
+            self._waited_s = self._waited_s * kept + elapsed_s
 
-    def started(self, seq: Sequence, now: float) -> None:
-        """A request runs for the first time: compare its wait with the prediction."""
-        if seq.predicted_wait_s < _LEAST_WAIT_S:
-            return
-        tier = seq.request.tier
-        ratio = (now - seq.arrived_at) / seq.predicted_wait_s * self._correction[tier]
-        ratio = min(max(ratio, 1 / _MAX_CORRECTION), _MAX_CORRECTION)
-        self._correction[tier] += _NEW_SHARE * (ratio - self._correction[tier])
+    def added(self, seq: Sequence) -> None:
+        """A request was taken."""
+        self._come_s[seq.request.tier] += seq.work_s
 
-    def ended(self, num_answer_tokens: int) -> None:
+    def ended(self, seq: Sequence) -> None:
         """An answer ended by itself."""
-        self._answer_tokens += _NEW_SHARE * (num_answer_tokens - self._answer_tokens)
+        self._done_s += seq.work_s
+        self._answer_tokens += _NEW_SHARE * (seq.num_answer_tokens - self._answer_tokens)

@@ -408,7 +408,7 @@ class Engine:
         usage = seq.usage()
         self.totals.ended[reason.value] += 1
         if reason is not FinishReason.CANCELLED:
-            self.scheduler.waits.ended(seq.num_answer_tokens)
+            self.scheduler.waits.ended(seq)
         self.totals.completion_tokens += usage.completion_tokens
         events.append(
             Finished(seq.request_id, seq.request.epoch, self._take_seq(seq), reason, usage)

@@ -14,8 +14,8 @@ from engine.admission import WaitEstimator
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.contract import Tier
-from engine.host_tier import HostTier
 from engine.fair_share import FairShare
+from engine.host_tier import HostTier
 from engine.prompt_pieces import prompt_pieces
 from engine.sequence import Sequence, Status
 from engine.speculation import Speculation
@@ -26,8 +26,15 @@ from engine.warm_ups import WarmUps
 
 # A batch may always grow until its step takes this many times that of the smallest.
 _BATCH_STRETCH = 4.0
+# Ageing times by which each tier stands behind vip in the queue.
+_TIER_AGES = {Tier.VIP: 0, Tier.STANDARD: 1, Tier.BATCH: 3}
 # A request falls back behind other tenants' by at most this share of the ageing time.
 _FAIR_SHARE_OF_AGEING = 0.5
+# Blocks for so many VIPs, but no larger share of all, stay free for a while after one.
+_NUM_VIPS_AHEAD = 4
+_MOST_RESERVED = 0.125
+_VIP_MEMORY_S = 10.0
+_NEW_SHARE = 0.1
 # Ageing protects at most this share of the batch from VIPs.
 _MOST_AGED = 0.25
 
@@ -44,18 +51,18 @@ class SchedulerCounts:
 class Scheduler:
     """Waiting and running sequences, and the blocks they hold.
 
-    Order of waiting: a sequence's place is its arrival plus `ageing_ms` for each
-    tier below vip, so a higher tier passes a lower one, but not one that has waited
-    `ageing_ms` longer. Within a tier, tenants take turns by `FairShare`; a tenant's
+    Order of waiting: a sequence's place is its arrival, plus `ageing_ms` for standard
+    and three times that for batch, so a higher tier passes a lower one, but not one
+    that has waited so much longer. Within a tier, tenants take turns by `FairShare`; a tenant's
     own requests are first come, first served. The head of the queue is never passed
     for want of blocks, except by a VIP that makes its own room.
 
-    Suspension gives all blocks of a running sequence back and puts it into the
-    queue again at its old place; its tokens are computed again later, or found in
-    the prefix cache. For want of blocks the lowest tier's latest arrival goes; a
-    VIP also suspends lower tiers for a slot. After `max_suspensions` a sequence is
-    resumed only when its whole answer fits beside the running ones, and is then
-    left alone.
+    Suspension gives all blocks of a running sequence back and puts it into the queue
+    again at its old place (batch work at a new one); its tokens are computed again
+    later, or found in the prefix cache. For want of blocks the lowest tier's latest
+    arrival goes; a VIP also suspends lower tiers for a slot. After `max_suspensions` a
+    sequence is resumed only when its whole answer can grow beside the others that are
+    protected so, and is then left alone.
     """
 
     def __init__(
@@ -74,6 +81,9 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.counts = SchedulerCounts()
+        # Blocks that a VIP takes at its start, on average, and when the last one came.
+        self._vip_blocks = 0.0
+        self._vip_at = float("-inf")
 
     def foresee_wait_s(self, seq: Sequence) -> float:
         """Give a new sequence its place; how long it is expected to wait there, seconds."""
@@ -89,13 +99,15 @@ class Scheduler:
             # VIPs make their own room.
             if tier is not Tier.VIP or other.request.tier is Tier.VIP:
                 work_ahead_s += other.work_s
-        seq.predicted_wait_s = self.waits.wait_s(tier, work_ahead_s, seq.arrived_at)
+        # As long as it is held back for other tenants, theirs may fill the machine.
+        behind_s = seq.place_at - seq.arrived_at
+        seq.predicted_wait_s = behind_s + self.waits.wait_s(tier, work_ahead_s)
         return seq.predicted_wait_s
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence, whose wait was foreseen."""
         self.shares.add(seq)
-        self.waits.added(seq, seq.arrived_at)
+        self.waits.added(seq)
         insort(self.waiting, seq, key=self._place)
 
     def remove(self, seq: Sequence) -> None:
@@ -114,6 +126,7 @@ class Scheduler:
         Args:
             now: Seconds on the engine's clock.
         """
+        self.waits.note(now, bool(self.waiting))
         num_suspended = self.counts.suspensions
         self._reserve_decodes(now)
         # What was just suspended for want of blocks would only come straight back.
@@ -186,7 +199,7 @@ class Scheduler:
 
     def _place(self, seq: Sequence) -> tuple[float, int]:
         """Sort key in the queue; constant for a sequence, whatever the time."""
-        return (seq.place_at + seq.tier_rank * self._ageing_s, seq.id)
+        return (seq.place_at + _TIER_AGES[seq.request.tier] * self._ageing_s, seq.id)
 
     # Blocks for the sequences that run.
 
@@ -199,6 +212,7 @@ class Scheduler:
             while missing > self.blocks.num_free:
                 victim = self._victim()
                 self._suspend(victim, now)
+                victim.num_evictions += 1
                 if victim is seq:
                     break
             else:
@@ -217,6 +231,9 @@ class Scheduler:
         self._release(seq)
         seq.num_suspensions += 1
         seq.enqueued_at = now
+        if seq.request.tier is Tier.BATCH:
+            # Back in its old place it would hold up whoever comes before it by tier.
+            seq.place_at = now
         seq.status = Status.WAITING
         insort(self.waiting, seq, key=self._place)
         self.counts.suspensions += 1
@@ -257,8 +274,14 @@ class Scheduler:
         hits = self._cached_blocks(seq)
         needed = self.blocks.blocks_for(len(seq.tokens)) - len(hits)
         left = self.blocks.num_free - self.blocks.num_free_among(hits) - needed
-        if left < self._headroom(seq, self.running):
+        headroom = self._headroom(seq, self.running)
+        if seq.request.tier is not Tier.VIP and self.running:
+            headroom += self._vip_reserve(now)
+        if left < headroom:
             return False
+        if seq.request.tier is Tier.VIP:
+            self._vip_blocks += _NEW_SHARE * (needed - self._vip_blocks)
+            self._vip_at = now
         self.blocks.acquire(hits)
         fresh = self.blocks.allocate(needed)
         seq.block_table = hits + fresh
@@ -271,7 +294,6 @@ class Scheduler:
             self.counts.cached_tokens += seq.num_computed
         if seq.started_at is None:
             seq.started_at = now
-            self.waits.started(seq, now)
         seq.rank = self._rank(seq, now)
         seq.served_at = now
         seq.status = Status.RUNNING
@@ -279,6 +301,13 @@ class Scheduler:
         self.running.append(seq)
         self.counts.admissions += 1
         return True
+
+    def _vip_reserve(self, now: float) -> int:
+        """Blocks left free for the next VIPs, while there are some: cheaper than to suspend."""
+        if now - self._vip_at > _VIP_MEMORY_S:
+            return 0
+        most = int(_MOST_RESERVED * self.blocks.num_blocks)
+        return min(int(_NUM_VIPS_AHEAD * self._vip_blocks), most)
 
     def _rank(self, seq: Sequence, now: float) -> int:
         """The tier in which a sequence starts: its own, or higher after a long wait."""
@@ -298,19 +327,22 @@ class Scheduler:
     def _headroom(self, seq: Sequence, running: list[Sequence]) -> int:
         """Blocks that must stay free when `seq` joins `running`, for answers to grow.
 
-        One for each. It doubles with each suspension of `seq`, so that it isn't resumed
-        and thrown out again block by block; a protected sequence waits until all can
-        grow to their ends.
+        One for each. It doubles each time that `seq` was suspended for want of them, so
+        that it isn't resumed and thrown out again block by block; a protected sequence
+        waits until all protected ones can grow to their ends, at the others' cost.
         """
         if not running:
             return 0
         if not self._protected(seq):
-            return (len(running) + 1) << seq.num_suspensions
-        growth = [
-            self.blocks.blocks_for(other.max_tokens) - len(other.block_table) for other in running
-        ]
-        own = self.blocks.blocks_for(seq.max_tokens) - self.blocks.blocks_for(len(seq.tokens))
-        return sum(growth) + own
+            return (len(running) + 1) << seq.num_evictions
+        growth = evictable = 0
+        for other in (*running, seq):
+            if self._protected(other):
+                growth += self.blocks.blocks_for(other.max_tokens)
+                growth -= len(other.block_table) or self.blocks.blocks_for(len(other.tokens))
+            else:
+                evictable += self.blocks.num_sole_references(other.block_table)
+        return max(len(running) + 1, growth - evictable)
 
     def _make_room(self, seq: Sequence, now: float) -> bool:
         """Suspend as few lower-tier sequences as let a VIP in; none if that can't do."""

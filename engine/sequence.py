@@ -67,6 +67,7 @@ class Sequence:
         num_named: Blocks of the table that were offered to the prefix cache.
         rank: Tier in which it runs, lowered by ageing; 0 goes first.
         num_suspensions: How often it was suspended.
+        num_evictions: How often of these for want of blocks for answers to grow.
         cached_tokens: Prompt tokens found in the prefix cache at first admission.
         next_seq: seq of its next event.
         drafting: Its guesses, where speculation is on.
@@ -96,6 +97,7 @@ class Sequence:
     num_named: int = 0
     rank: int = 0
     num_suspensions: int = 0
+    num_evictions: int = 0
     cached_tokens: int | None = None
     next_seq: int = 0
     drafting: Drafting | None = None

@@ -129,8 +129,8 @@ def test_pri_02_low_tiers_do_not_starve() -> None:
         bench.add(f"vip{i}", f"v{i}", tier=Tier.VIP, max_tokens=5)
         while len(bench.engine.scheduler.waiting) > 2:
             if "batch" in ends(bench.engine.step()):
-                # Two tiers of ageing, and the answers before it.
-                assert bench.clock.now - started < 2.5
+                # Three ageing times, and the answers before it.
+                assert bench.clock.now - started < 3.5
                 return
     raise AssertionError("the batch request starved")
 
