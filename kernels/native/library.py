@@ -45,6 +45,7 @@ STORE, ADD, SWIGLU = 0, 1, 2
 
 # Values of src/weight.h.
 INT4, INT8, FLOAT, BFLOAT, HALF = 0, 1, 2, 3, 4
+INT8_ACTIVATIONS, INT16_ACTIVATIONS, FLOAT_ACTIVATIONS = 0, 1, 2
 TILE_ROWS = 16
 BLOCK = 32
 
@@ -65,7 +66,7 @@ class NativeWeight(ctypes.Structure):
         ("kind", ctypes.c_int32),
         ("scale_is_half", ctypes.c_int32),
         ("zero", ctypes.c_int32),
-        ("exact", ctypes.c_int32),
+        ("activations", ctypes.c_int32),
         ("rows", ctypes.c_int64),
         ("columns", ctypes.c_int64),
         ("group", ctypes.c_int64),

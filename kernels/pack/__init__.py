@@ -18,10 +18,11 @@ def pack(
         weight: A matrix [N, K], or several with the same K whose rows are stacked in
             order (q, k, v; gate, up). They may differ in kind and group.
         device: Where the packed weight lies.
-        compute: How products are formed. On the CPU "int8" (INT4 and INT8 weights
-            meet activations quantised to int8 by row and group of 32 columns; dense
-            weights are computed as in "fp32") or "fp32" (weights as they are, float32
-            activations and sums); None is "int8". On CUDA see `kernels/pack/triton.py`.
+        compute: How products are formed. On the CPU, INT4 and INT8 weights meet
+            activations rounded to 16 bits ("int16") or 8 bits ("int8") by row and group
+            of 32 columns, products and their sums over a group exact in int32; or, in
+            "fp32", float32 activations and sums. Dense weights are computed as in
+            "fp32" always. None is "int16". On CUDA see `kernels/pack/triton.py`.
 
     Returns:
         The packed weight; one buffer serves `embedding` and a tied output layer.
@@ -42,7 +43,7 @@ def pack(
     if device.type == "cpu":
         from kernels.pack import cpu
 
-        return cpu.pack(weights, compute or "int8")
+        return cpu.pack(weights, compute or cpu.DEFAULT_COMPUTE)
     from kernels.pack import triton
 
     return triton.pack(weights, device, compute)

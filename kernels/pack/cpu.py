@@ -7,10 +7,28 @@ import ctypes
 import torch
 
 from kernels import native
-from kernels.native.library import BFLOAT, BLOCK, FLOAT, HALF, INT4, INT8, TILE_ROWS, NativeWeight
+from kernels.native.library import (
+    BFLOAT,
+    BLOCK,
+    FLOAT,
+    FLOAT_ACTIVATIONS,
+    HALF,
+    INT4,
+    INT8,
+    INT8_ACTIVATIONS,
+    INT16_ACTIVATIONS,
+    TILE_ROWS,
+    NativeWeight,
+)
 from kernels.weights import PackedWeight, Weight
 
-COMPUTE = ("int8", "fp32")
+# What activations meet quantised weights as.
+COMPUTE = {
+    "int16": INT16_ACTIVATIONS,
+    "int8": INT8_ACTIVATIONS,
+    "fp32": FLOAT_ACTIVATIONS,
+}
+DEFAULT_COMPUTE = "int16"
 
 _DENSE_KINDS = {torch.float32: FLOAT, torch.bfloat16: BFLOAT, torch.float16: HALF}
 
@@ -51,7 +69,9 @@ class CpuWeight(PackedWeight):
 def pack(weights: tuple[Weight, ...], compute: str) -> CpuWeight:
     """Pack for the CPU; see `kernels.pack`."""
     if compute not in COMPUTE:
-        raise ValueError(f"compute: expected one of {COMPUTE} on the CPU, got {compute!r}")
+        raise ValueError(
+            f"compute: expected one of {', '.join(COMPUTE)} on the CPU, got {compute!r}"
+        )
     if all(weight.layout == weights[0].layout for weight in weights):
         weights = (Weight.concatenate(weights),) if len(weights) > 1 else weights
     for weight in weights:
@@ -60,7 +80,7 @@ def pack(weights: tuple[Weight, ...], compute: str) -> CpuWeight:
         kept = [t for w in weights for t in (w.data, w.scale, w.minimum) if t is not None]
         return CpuWeight(weights, (), kept)
     tensors: list[torch.Tensor] = []
-    natives = tuple(_pack_one(weight, compute == "fp32", tensors) for weight in weights)
+    natives = tuple(_pack_one(weight, COMPUTE[compute], tensors) for weight in weights)
     return CpuWeight(weights, natives, tensors)
 
 
@@ -75,7 +95,7 @@ def _check_group(weight: Weight) -> None:
         )
 
 
-def _pack_one(weight: Weight, exact: bool, tensors: list[torch.Tensor]) -> NativeWeight:
+def _pack_one(weight: Weight, activations: int, tensors: list[torch.Tensor]) -> NativeWeight:
     """Layout of src/weight.h; the tensors that hold it are added to `tensors`."""
     if weight.kind == "fp8":
         # No processor here multiplies fp8, and its values fit no smaller type with a scale.
@@ -104,7 +124,7 @@ def _pack_one(weight: Weight, exact: bool, tensors: list[torch.Tensor]) -> Nativ
         kind=kind,
         scale_is_half=int(scale is not None and scale.dtype == torch.float16),
         zero=zero,
-        exact=int(exact),
+        activations=activations,
         rows=weight.rows,
         columns=weight.columns,
         group=weight.group,

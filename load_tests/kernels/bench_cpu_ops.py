@@ -1,6 +1,6 @@
 """Times the CPU ops alone, and whole decode and prefill steps of a SmolLM2-135M-shaped model.
 
-    python -m load_tests.kernels.bench_cpu_ops [--threads 2] [--context 500] [--avx2]
+    python -m load_tests.kernels.bench_cpu_ops [--threads 2] [--compute int16] [--avx2]
 
 Weights are random (INT4 by groups of 32 with minimums, an INT8 output layer tied to the
 embedding), a set for each layer, so that they come from memory as in a real step. Times
@@ -24,6 +24,7 @@ from kernels import native
 from kernels.kv_cache import AttentionBatch, LayerCache
 from kernels.native.build import build
 from kernels.native.library import Library
+from kernels.pack.cpu import COMPUTE, DEFAULT_COMPUTE
 from kernels.weights import PackedWeight, Weight
 
 HIDDEN, FFN, LAYERS, HEADS, KV_HEADS, DIM, VOCABULARY = 576, 1536, 30, 9, 3, 64, 49152
@@ -52,17 +53,20 @@ class Layer:
 class Model:
     """The model's ops in order, without an engine around them."""
 
-    def __init__(self, num_blocks: int, cache_dtype: torch.dtype) -> None:
+    def __init__(self, num_blocks: int, cache_dtype: torch.dtype, compute: str) -> None:
+        def pack(kind: str, rows: int, columns: int) -> PackedWeight:
+            return kernels.pack(random_weight(kind, rows, columns), "cpu", compute)
+
         self.norm = 1 + 0.1 * torch.randn(HIDDEN)
         self.rope = kernels.rope_table(10000.0 ** (-torch.arange(DIM // 2) / (DIM / 2)), 8192)
-        self.head = kernels.pack(random_weight("int8", VOCABULARY, HIDDEN), "cpu")
+        self.head = pack("int8", VOCABULARY, HIDDEN)
         shape = (num_blocks, KV_HEADS, BLOCK_SIZE, DIM)
         self.layers = [
             Layer(
-                kernels.pack(random_weight("int4", (HEADS + 2 * KV_HEADS) * DIM, HIDDEN), "cpu"),
-                kernels.pack(random_weight("int4", HIDDEN, HIDDEN), "cpu"),
-                kernels.pack(random_weight("int4", 2 * FFN, HIDDEN), "cpu"),
-                kernels.pack(random_weight("int4", HIDDEN, FFN), "cpu"),
+                pack("int4", (HEADS + 2 * KV_HEADS) * DIM, HIDDEN),
+                pack("int4", HIDDEN, HIDDEN),
+                pack("int4", 2 * FFN, HIDDEN),
+                pack("int4", HIDDEN, FFN),
                 LayerCache(torch.randn(shape).to(cache_dtype), torch.randn(shape).to(cache_dtype)),
             )
             for _ in range(LAYERS)
@@ -185,6 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=500, help="tokens, for decode")
+    parser.add_argument("--compute", choices=tuple(COMPUTE), default=DEFAULT_COMPUTE)
     parser.add_argument("--avx2", action="store_true", help="the build for older processors")
     parser.add_argument("--fp32-cache", action="store_true")
     parser.add_argument("--steps-only", action="store_true")
@@ -196,7 +201,7 @@ def main() -> None:
     torch.manual_seed(0)
     dtype = torch.float32 if arguments.fp32_cache else torch.bfloat16
     blocks = max(16 * -(-arguments.context // BLOCK_SIZE), 64)
-    model = Model(blocks, dtype)
+    model = Model(blocks, dtype, arguments.compute)
     print(
         native.status(),
         f"body {model.body_bytes / 1e6:.1f} MB, head {model.head.nbytes / 1e6:.1f} MB",

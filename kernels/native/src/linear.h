@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "linear_fp32.h"
-#include "linear_int8.h"
+#include "linear_quantized.h"
 
 namespace repartee {
 
@@ -75,8 +75,9 @@ void multiply_tiles(const Weight& w, int64_t num_rows, const Product& product,
   });
 }
 
-inline Activations prepare_activations(const Weight& w, int64_t num_rows) {
-  static thread_local Scratch<int8_t> q;
+template <class Q>
+Activations<Q> prepare_activations(const Weight& w, int64_t num_rows) {
+  static thread_local Scratch<Q> q;
   static thread_local Scratch<float> scale;
   static thread_local Scratch<int32_t> offset;
   static thread_local Scratch<float> sum;
@@ -87,21 +88,22 @@ inline Activations prepare_activations(const Weight& w, int64_t num_rows) {
           subs};
 }
 
-// out = epilogue(norm(x) @ Wᵀ). With kSwiglu, w.rows / 2 must be a multiple of 16.
-inline void linear(const Weight& w, const float* x, int64_t x_stride, int64_t num_rows,
-                   const float* norm, float eps, const Output& out) {
-  if (w.quantized_activations()) {
-    const Activations a = prepare_activations(w, num_rows);
-    for_rows(num_rows, [&](int64_t row) {
-      if (w.group == 16) {
-        quantize_row<16>(x + row * x_stride, norm, eps, w.zero, a, row);
-      } else {
-        quantize_row<32>(x + row * x_stride, norm, eps, w.zero, a, row);
-      }
-    });
-    multiply_tiles(w, num_rows, Int8Product{w, a}, out);
-    return;
-  }
+template <class Q>
+void linear_quantized(const Weight& w, const float* x, int64_t x_stride, int64_t num_rows,
+                      const float* norm, float eps, const Output& out) {
+  const Activations<Q> a = prepare_activations<Q>(w, num_rows);
+  for_rows(num_rows, [&](int64_t row) {
+    if (w.group == 16) {
+      quantize_row<Q, 16>(x + row * x_stride, norm, eps, w.zero, a, row);
+    } else {
+      quantize_row<Q, 32>(x + row * x_stride, norm, eps, w.zero, a, row);
+    }
+  });
+  multiply_tiles(w, num_rows, QuantizedProduct<Q>{w, a}, out);
+}
+
+inline void linear_exact(const Weight& w, const float* x, int64_t x_stride, int64_t num_rows,
+                         const float* norm, float eps, const Output& out) {
   if (norm != nullptr) {
     static thread_local Scratch<float> normalized;
     float* y = normalized.get(num_rows * w.columns);
@@ -112,6 +114,19 @@ inline void linear(const Weight& w, const float* x, int64_t x_stride, int64_t nu
     x_stride = w.columns;
   }
   multiply_tiles(w, num_rows, ExactProduct{w, x, x_stride}, out);
+}
+
+// out = epilogue(norm(x) @ Wᵀ). With kSwiglu, w.rows / 2 must be a multiple of 16.
+inline void linear(const Weight& w, const float* x, int64_t x_stride, int64_t num_rows,
+                   const float* norm, float eps, const Output& out) {
+  switch (w.activation_kind()) {
+    case kActivationInt8:
+      return linear_quantized<int8_t>(w, x, x_stride, num_rows, norm, eps, out);
+    case kActivationInt16:
+      return linear_quantized<int16_t>(w, x, x_stride, num_rows, norm, eps, out);
+    default:
+      return linear_exact(w, x, x_stride, num_rows, norm, eps, out);
+  }
 }
 
 }  // namespace repartee

@@ -1,4 +1,7 @@
-// RMSNorm, and activations quantised to int8 by row and block of 32 columns.
+// RMSNorm, and activations quantised to int8 or int16 by row and block of 32 columns.
+//
+// A block's largest magnitude becomes 127 or 32767. Dot products of a block stay exact in
+// int32: at most 32 * 255 * 32767 with INT8 weights, an eighth of the range.
 #pragma once
 
 #include "thread_pool.h"
@@ -29,10 +32,12 @@ inline void normalize_row(const float* x, const float* norm, float eps, int64_t 
   for (int64_t k = 0; k < columns; ++k) out[k] = x[k] * r * norm[k];
 }
 
-// Rows of int8 activations. `sub` columns share an entry of `offset` and `sum`: a block,
-// or half of one where the weight's group is 16.
+// Rows of quantised activations, Q int8 or int16. Of int16, each four columns (0, 1, 2, 3)
+// lie as (0, 2, 1, 3), the order in which dot_int16.h unpacks weights. `sub` columns share
+// an entry of `offset` and `sum`: a block, or half of one where the weight's group is 16.
+template <class Q>
 struct Activations {
-  int8_t* q;        // [rows][columns]
+  Q* q;             // [rows][columns]
   float* scale;     // [rows][blocks]
   int32_t* offset;  // [rows][columns / sub]: -zero * sum of q
   float* sum;       // [rows][columns / sub]: scale * sum of q
@@ -41,15 +46,23 @@ struct Activations {
   int64_t num_subs;
 };
 
-inline int32_t sum_int8(const int8_t* q, int64_t count) {
+inline void store_activations(int8_t* p, VI a) { store_int8(p, a); }
+inline void store_activations(int16_t* p, VI a) { store_int16(p, vi_swap_middle(a)); }
+
+template <class Q>
+int32_t sum_activations(const Q* q, int64_t count) {
   int32_t sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += q[i];
   return sum;
 }
 
-template <int kSub>
+// Blocks below are zeros: the inverse of their scale would be infinite.
+constexpr float kSmallest = 1e-30f;
+
+template <class Q, int kSub>
 void quantize_row(const float* x, const float* norm, float eps, int32_t zero,
-                  const Activations& a, int64_t row) {
+                  const Activations<Q>& a, int64_t row) {
+  constexpr float kTop = sizeof(Q) == 1 ? 127.0f : 32767.0f;
   const float r = norm == nullptr ? 1.0f : inverse_rms(x, a.columns, eps);
   constexpr int kVectors = kBlock / kLanes;
   for (int64_t b = 0; b < a.num_blocks; ++b) {
@@ -62,15 +75,15 @@ void quantize_row(const float* x, const float* norm, float eps, int32_t zero,
       largest = vf_max(largest, vf_abs(y[i]));
     }
     const float limit = max_lane(largest);
-    const float scale = limit * (1.0f / 127.0f);
-    const VF inverse = vf_set(limit > 0.0f ? 127.0f / limit : 0.0f);
-    int8_t* q = a.q + row * a.columns + b * kBlock;
+    const float scale = limit * (1.0f / kTop);
+    const VF inverse = vf_set(limit > kSmallest ? kTop / limit : 0.0f);
+    Q* q = a.q + row * a.columns + b * kBlock;
     for (int i = 0; i < kVectors; ++i) {
-      store_int8(q + i * kLanes, vi_round(vf_mul(y[i], inverse)));
+      store_activations(q + i * kLanes, vi_round(vf_mul(y[i], inverse)));
     }
     a.scale[row * a.num_blocks + b] = scale;
     for (int s = 0; s < kBlock / kSub; ++s) {
-      const int32_t sum = sum_int8(q + s * kSub, kSub);
+      const int32_t sum = sum_activations(q + s * kSub, kSub);
       const int64_t at = row * a.num_subs + b * (kBlock / kSub) + s;
       a.offset[at] = -zero * sum;
       a.sum[at] = scale * static_cast<float>(sum);

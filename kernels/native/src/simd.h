@@ -56,6 +56,8 @@ inline VI vi_add(VI a, VI b) { return _mm512_add_epi32(a, b); }
 inline VI vi_and(VI a, VI b) { return _mm512_and_si512(a, b); }
 template <int kBits>
 inline VI vi_shift_right(VI a) { return _mm512_srli_epi32(a, kBits); }
+// High byte of each 16-bit word.
+inline VI vi_high_bytes(VI a) { return _mm512_srli_epi16(a, 8); }
 // a * 2^n for integers n held as floats.
 inline VF vf_scale_by_power(VF a, VF n) {
   const VI bits = _mm512_slli_epi32(_mm512_add_epi32(vi_round(n), vi_set(127)), 23);
@@ -64,6 +66,13 @@ inline VF vf_scale_by_power(VF a, VF n) {
 // Each 32-bit lane: c + the dot product of 4 unsigned bytes of a and 4 signed of b.
 #define REPARTEE_DOT 1
 inline VI vi_dot(VI c, VI a, VI b) { return _mm512_dpbusd_epi32(c, a, b); }
+// The same of 2 signed 16-bit words of each.
+inline VI vi_dot_words(VI c, VI a, VI b) { return _mm512_dpwssd_epi32(c, a, b); }
+// Each four 32-bit values (0, 1, 2, 3) as (0, 2, 1, 3).
+inline VI vi_swap_middle(VI a) { return _mm512_shuffle_epi32(a, _MM_PERM_DBCA); }
+inline void store_int16(int16_t* p, VI a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtsepi32_epi16(a));
+}
 inline void store_int8(int8_t* p, VI a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(a));
 }
@@ -107,6 +116,7 @@ inline VI vi_add(VI a, VI b) { return _mm256_add_epi32(a, b); }
 inline VI vi_and(VI a, VI b) { return _mm256_and_si256(a, b); }
 template <int kBits>
 inline VI vi_shift_right(VI a) { return _mm256_srli_epi32(a, kBits); }
+inline VI vi_high_bytes(VI a) { return _mm256_srli_epi16(a, 8); }
 inline VF vf_scale_by_power(VF a, VF n) {
   const VI bits = _mm256_slli_epi32(_mm256_add_epi32(vi_round(n), vi_set(127)), 23);
   return vf_mul(a, _mm256_castsi256_ps(bits));
@@ -115,10 +125,20 @@ inline VF vf_scale_by_power(VF a, VF n) {
 constexpr const char* kIsa = "avx-vnni";
 #define REPARTEE_DOT 1
 inline VI vi_dot(VI c, VI a, VI b) { return _mm256_dpbusd_avx_epi32(c, a, b); }
+inline VI vi_dot_words(VI c, VI a, VI b) { return _mm256_dpwssd_avx_epi32(c, a, b); }
 #else
 constexpr const char* kIsa = "avx2";
 #define REPARTEE_DOT 0
+inline VI vi_dot_words(VI c, VI a, VI b) {
+  return _mm256_add_epi32(c, _mm256_madd_epi16(a, b));
+}
 #endif
+inline VI vi_swap_middle(VI a) { return _mm256_shuffle_epi32(a, 0xd8); }
+inline void store_int16(int16_t* p, VI a) {
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), words);
+}
 inline void store_int8(int8_t* p, VI a) {
   const __m128i words =
       _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));

@@ -13,6 +13,11 @@
 
 namespace repartee {
 
+enum ActivationKind : int32_t {
+  kActivationInt8 = 0,
+  kActivationInt16 = 1,
+  kActivationFloat = 2,
+};
 enum Kind : int32_t { kInt4 = 0, kInt8 = 1, kFloat = 2, kBfloat = 3, kHalf = 4 };
 
 constexpr int kTileRows = 16;
@@ -23,7 +28,7 @@ struct Weight {
   int32_t kind;
   int32_t scale_is_half;
   int32_t zero;   // q - zero is the integer value: 8 or 0 for INT4, 128 for INT8
-  int32_t exact;  // float32 activations, not int8
+  int32_t activations;  // an ActivationKind; dense weights always take float32
   int64_t rows;
   int64_t columns;
   int64_t group;
@@ -43,7 +48,10 @@ struct Weight {
       default: return columns * kTileRows * 2;
     }
   }
-  bool quantized_activations() const { return (kind == kInt4 || kind == kInt8) && !exact; }
+  ActivationKind activation_kind() const {
+    const bool quantized = kind == kInt4 || kind == kInt8;
+    return quantized ? static_cast<ActivationKind>(activations) : kActivationFloat;
+  }
 
   // Scales (or minimums) of one tile's group, from lane `lane` on.
   VF group_values(const uint8_t* values, int64_t tile, int64_t index, int lane) const {

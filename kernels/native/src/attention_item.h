@@ -1,0 +1,200 @@
+// Attention of some query rows of one sequence and KV head over segments of its context.
+#pragma once
+
+#include <algorithm>
+
+#include "attention_tile.h"
+#include "rope.h"
+
+namespace repartee {
+
+constexpr int64_t kSegment = 256;
+
+struct AttentionArguments {
+  const float* q;  // [tokens][q heads][D]
+  float* out;      // the same
+  const int32_t* query_starts;
+  const int32_t* context_lens;
+  const int32_t* block_tables;
+  int64_t num_sequences;
+  int64_t max_blocks;
+  int64_t num_q_heads;
+  float scale;
+};
+
+// Some query tokens of one sequence and one KV head, over some segments.
+struct AttentionItem {
+  int32_t sequence;
+  int32_t kv_head;
+  int32_t first_token;     // row of q
+  int32_t num_tokens;
+  int64_t first_position;  // of the first token
+  int64_t segment_begin;
+  int64_t segment_end;
+};
+
+// The softmax state of an item's rows: largest score, sum of exponentials, weighted values.
+struct RowStates {
+  float* largest;  // [rows]
+  float* sum;      // [rows]
+  float* values;   // [rows][D]
+};
+
+struct AttentionScratch {
+  Scratch<float> keys;    // one tile of 16 keys, transposed: [D][16]
+  Scratch<float> scores;  // [rows][256]
+  Scratch<float> states;
+};
+
+inline RowStates row_states(float* memory, int64_t rows) {
+  return {memory, memory + rows, memory + 2 * rows};
+}
+inline int64_t state_floats(int64_t rows, int64_t head_dim) { return rows * (2 + head_dim); }
+
+template <bool kBfloat>
+class ItemKernel {
+ public:
+  ItemKernel(const AttentionArguments& a, const Cache& cache, const AttentionItem& item,
+             AttentionScratch& scratch)
+      : a_(a), cache_(cache), item_(item), scratch_(scratch) {
+    group_ = a.num_q_heads / cache.num_kv_heads;
+    num_rows_ = static_cast<int>(item.num_tokens * group_);
+    for (int row = 0; row < num_rows_; ++row) {
+      const int64_t token = item.first_token + row / group_;
+      q_[row] = a.q + (token * a.num_q_heads + item.kv_head * group_ + row % group_) *
+                          cache.head_dim;
+    }
+  }
+
+  // Largest score, sum and weighted values of one segment alone; rows that do not reach
+  // it are left out.
+  void run_segment(int64_t segment, const RowStates& to) {
+    const int64_t first_key = segment * kSegment;
+    const int64_t num_keys = visible(num_rows_ - 1, first_key);
+    find_keys(first_key, num_keys);
+    float* keys = scratch_.keys.get(cache_.head_dim * 16);
+    float* scores = scratch_.scores.get(num_rows_ * kSegment);
+    int first_row = 0;
+    while (visible(first_row, first_key) <= 0) ++first_row;
+    for (int64_t t = 0; t < num_keys; t += 16) {
+      prefetch_tile(t, num_keys);
+      transpose_keys<kBfloat>(k_ + t, num_keys - t, cache_.head_dim, keys);
+      float* at[kItemRowsMax];
+      for (int row = first_row; row < num_rows_; ++row) at[row] = scores + row * kSegment + t;
+      score_rows(num_rows_ - first_row, q_ + first_row, keys, cache_.head_dim, at + first_row);
+    }
+    float* weights[kItemRowsMax];
+    float* values[kItemRowsMax];
+    for (int row = first_row; row < num_rows_; ++row) {
+      weights[row] = scores + row * kSegment;
+      values[row] = to.values + row * cache_.head_dim;
+      std::memset(values[row], 0, static_cast<size_t>(cache_.head_dim) * 4);
+      softmax_row(weights[row], visible(row, first_key), a_.scale, to.largest + row, to.sum + row);
+    }
+    for (int row = first_row; row < num_rows_;) {
+      const int rows = num_rows_ - row >= kValueRows ? kValueRows : num_rows_ - row;
+      weigh_values(row, rows, first_key, weights, values);
+      row += rows;
+    }
+  }
+
+  // Folds a segment's states into the running ones.
+  void merge(int64_t segment, const RowStates& part, const RowStates& state) const {
+    for (int row = 0; row < num_rows_; ++row) {
+      if (visible(row, segment * kSegment) <= 0) continue;
+      float* values = state.values + row * cache_.head_dim;
+      const float* more = part.values + row * cache_.head_dim;
+      if (segment == 0) {
+        std::memcpy(values, more, static_cast<size_t>(cache_.head_dim) * 4);
+        state.largest[row] = part.largest[row];
+        state.sum[row] = part.sum[row];
+        continue;
+      }
+      const float largest = std::max(state.largest[row], part.largest[row]);
+      const float keep = scalar_exp(state.largest[row] - largest);
+      const float take = scalar_exp(part.largest[row] - largest);
+      for (int64_t d = 0; d < cache_.head_dim; ++d) values[d] = values[d] * keep + more[d] * take;
+      state.largest[row] = largest;
+      state.sum[row] = state.sum[row] * keep + part.sum[row] * take;
+    }
+  }
+
+  void finish(const RowStates& state) const {
+    for (int row = 0; row < num_rows_; ++row) {
+      float* out = a_.out + (q_[row] - a_.q);
+      const float inverse = 1.0f / state.sum[row];
+      const float* values = state.values + row * cache_.head_dim;
+      for (int64_t d = 0; d < cache_.head_dim; ++d) out[d] = values[d] * inverse;
+    }
+  }
+
+  int num_rows() const { return num_rows_; }
+
+ private:
+  static constexpr int kItemRowsMax = 256;
+
+  // Keys of the segment beginning at `first_key` that `row` sees.
+  int64_t visible(int row, int64_t first_key) const {
+    return std::min<int64_t>(kSegment, item_.first_position + row / group_ + 1 - first_key);
+  }
+
+  void find_keys(int64_t first_key, int64_t num_keys) {
+    const int32_t* table = a_.block_tables + item_.sequence * a_.max_blocks;
+    const int64_t stride = cache_.head_dim * cache_.value_bytes();
+    int64_t block = first_key / cache_.block_size;
+    int64_t in_block = first_key % cache_.block_size;
+    for (int64_t t = 0; t < num_keys; ++block, in_block = 0) {
+      const int64_t at = cache_.offset(table[block], item_.kv_head, in_block);
+      const int64_t end = std::min(num_keys, t + cache_.block_size - in_block);
+      for (int64_t i = 0; t < end; ++i, ++t) {
+        k_[t] = cache_.k + at + i * stride;
+        v_[t] = cache_.v + at + i * stride;
+      }
+    }
+  }
+
+  // Blocks lie scattered, each a page half or less, so the processor's own prefetching
+  // never gets going: ask for the keys two tiles ahead, and for the values that follow.
+  void prefetch_tile(int64_t t, int64_t num_keys) const {
+    const int64_t bytes = cache_.head_dim * cache_.value_bytes();
+    const int64_t keys_end = std::min(num_keys, t + 48);
+    for (int64_t i = t + 32; i < keys_end; ++i) prefetch(k_[i], bytes);
+    const int64_t values_end = std::min(num_keys, t + 16);
+    for (int64_t i = t; i < values_end; ++i) prefetch(v_[i], bytes);
+  }
+
+  static void prefetch(const uint8_t* p, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(p + at), _MM_HINT_T0);
+    }
+  }
+
+  // Rows of one call may see different numbers of keys: the common part goes together.
+  void weigh_values(int row, int rows, int64_t first_key, float* const* weights,
+                    float* const* values) const {
+    const int64_t common = visible(row, first_key);
+    const int64_t d = cache_.head_dim;
+    switch (rows) {
+      case 1: add_all_values<kBfloat, 1>(weights + row, v_, 0, common, d, values + row); return;
+      case 2: add_all_values<kBfloat, 2>(weights + row, v_, 0, common, d, values + row); break;
+      case 3: add_all_values<kBfloat, 3>(weights + row, v_, 0, common, d, values + row); break;
+      default: add_all_values<kBfloat, 4>(weights + row, v_, 0, common, d, values + row);
+    }
+    for (int i = row; i < row + rows; ++i) {
+      const int64_t count = visible(i, first_key);
+      if (count > common) add_all_values<kBfloat, 1>(weights + i, v_, common, count, d, values + i);
+    }
+  }
+
+  const AttentionArguments& a_;
+  const Cache& cache_;
+  const AttentionItem& item_;
+  AttentionScratch& scratch_;
+  int64_t group_;
+  int num_rows_;
+  const float* q_[kItemRowsMax];
+  const uint8_t* k_[kSegment];
+  const uint8_t* v_[kSegment];
+};
+
+}  // namespace repartee
