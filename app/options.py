@@ -180,6 +180,16 @@ OPTIONS: tuple[Option, ...] = (
         (SERVE, WORKER),
     ),
     Option(
+        "host-kv-mb",
+        _integer(0, 10_000_000),
+        0,
+        "MiB",
+        "Memory for KV blocks that had to leave the KV cache, packed without loss, so that "
+        "chats that come back late are not computed again.",
+        "none",
+        (SERVE, WORKER),
+    ),
+    Option(
         "max-running",
         _integer(1, 100_000),
         256,
@@ -218,11 +228,11 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "compute",
-        _choice("auto", "int8", "fp32"),
+        _choice("auto", "int16", "int8", "fp32"),
         "auto",
-        "auto, int8, fp32",
-        "How matrix products are formed on the CPU: int8 rounds activations to 8 bits and "
-        "keeps KV in bfloat16, fp32 is exact to the weights; auto is int8.",
+        "auto, int16, int8, fp32",
+        "How matrix products are formed on the CPU: int16 and int8 round activations to 16 or "
+        "8 bits and keep KV in bfloat16, fp32 is exact to the weights; auto is int16.",
         "",
         (SERVE, WORKER),
     ),

@@ -62,11 +62,12 @@ class WorkerSettings:
         data_dir: Where models are looked for.
         model: Path or name as given; empty takes the default model.
         kv_blocks: KV cache blocks; 0 is sized by window and free memory.
+        host_kv_mb: MiB for packed KV blocks outside the cache; 0 for none.
         max_running: Most requests that run at once; at least 1.
         speculation: off, ngram or auto.
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
-        compute: auto, int8 or fp32.
+        compute: auto, int16, int8 or fp32.
         native: Whether the CPU kernels are compiled for this machine.
         cache_dir: Where they are kept; None takes the user's cache folder.
         grace_s: Seconds that running answers get after a stop signal.
@@ -77,6 +78,7 @@ class WorkerSettings:
     data_dir: Path
     model: str
     kv_blocks: int
+    host_kv_mb: int
     max_running: int
     speculation: str
     threads: int
@@ -228,6 +230,7 @@ class _Values:
             data_dir=self.data_dir,
             model=self.text("model"),
             kv_blocks=self.integer("kv-blocks"),
+            host_kv_mb=self.integer("host-kv-mb"),
             max_running=self.integer("max-running"),
             speculation=self.text("speculation"),
             threads=self.integer("threads"),

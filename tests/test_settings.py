@@ -94,7 +94,7 @@ def test_an_unknown_variable_stops_start_up(variable: str, hint: str) -> None:
         ("host", " ", "a text that is not empty"),
         ("redis-url", "localhost:6379", "a URL that begins with redis://"),
         ("speculation", "on", "one of off, ngram, auto"),
-        ("compute", "fp16", "one of auto, int8, fp32"),
+        ("compute", "fp16", "one of auto, int16, int8, fp32"),
         ("log-level", "INFO", "one of debug"),
         ("allowed-origins", "chat.example.org", "origins such as"),
     ],

@@ -29,11 +29,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.worker", description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--kv-blocks", type=int, default=0)
+    parser.add_argument("--host-kv-mb", type=int, default=0)
     parser.add_argument("--max-running", type=int, default=256)
     parser.add_argument("--speculation", choices=("off", "ngram", "auto"), default="off")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--compute", choices=("auto", "int8", "fp32"), default="auto")
+    parser.add_argument("--compute", choices=("auto", "int16", "int8", "fp32"), default="auto")
     parser.add_argument("--grace", type=float, default=30.0)
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         engine = build_engine(
             options.model,
             kv_blocks=options.kv_blocks,
+            host_kv_mb=options.host_kv_mb,
             max_running=options.max_running,
             speculation=options.speculation,
             threads=options.threads,

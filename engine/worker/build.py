@@ -9,13 +9,17 @@ import logging
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from engine.config import EngineConfig, Speculation
 from engine.engine import Engine
+from engine.host_tier import HostTier
+from engine.kv_codec import KvCodec
 from engine.loading.loader import LoadedModel, load_model
+from engine.model.config import ModelConfig
 from engine.runner import CpuRunner, kv_bytes_per_token
 from kernels import native
 
@@ -38,6 +42,7 @@ def build_engine(
     path: Path,
     *,
     kv_blocks: int = 0,
+    host_kv_mb: int = 0,
     max_running: int = 256,
     speculation: Speculation = "off",
     threads: int = 0,
@@ -51,11 +56,12 @@ def build_engine(
         path: GGUF file or Hugging Face folder.
         kv_blocks: KV blocks of `BLOCK_SIZE` tokens; 0 sizes the pool by the window
             and the free memory.
+        host_kv_mb: MiB for packed KV blocks that leave the pool; 0 drops them.
         max_running: Most requests that run at once.
         speculation: See `EngineConfig`.
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
-        compute: int8 or fp32; auto is int8. See `kernels.pack`.
+        compute: int16, int8 or fp32; auto is int16. See `kernels.pack`.
         progress: Called with (fraction done, what comes next).
 
     Raises:
@@ -82,13 +88,28 @@ def build_engine(
         raise BuildError(
             f"--kv-blocks {config.num_blocks} needs {pool_bytes >> 20} MiB, which is not to be had"
         ) from error
+    if host_kv_mb << 20 > free_memory_bytes():
+        raise BuildError(
+            f"--host-kv-mb {host_kv_mb} is more than the {free_memory_bytes() >> 20} MiB of free "
+            "memory"
+        )
     return Engine(
         config,
         card=loaded.card,
         runner=runner,
         vocabulary=loaded.tokenizer,
         encode_chat=loaded.chat_template.encode,
+        host_tier=make_host_tier(loaded.config, kv_dtype, host_kv_mb << 20),
     )
+
+
+def make_host_tier(config: ModelConfig, kv_dtype: torch.dtype, max_bytes: int) -> HostTier | None:
+    """A host tier for a model's blocks, packed on a thread of its own; None for 0 bytes."""
+    if not max_bytes:
+        return None
+    shape = (config.num_layers, 2, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+    executor = ThreadPoolExecutor(1, thread_name_prefix="kv-packing")
+    return HostTier(max_bytes, KvCodec(shape, kv_dtype.itemsize), executor)
 
 
 def choose_device(wanted: str) -> str:
@@ -103,10 +124,17 @@ def choose_device(wanted: str) -> str:
 
 
 def set_threads(count: int) -> None:
-    """Threads of the kernels and of torch; 0 leaves the kernels' own choice."""
-    if count:
-        native.set_num_threads(count)
-    torch.set_num_threads(count or native.num_threads() or len(os.sched_getaffinity(0)))
+    """Threads of the kernels; 0 leaves their own choice. Torch has as many only without them.
+
+    Besides the kernels a step runs only small torch operations, and sharing one of those
+    out costs tens of milliseconds where another process holds the other core.
+    """
+    if native.status().available:
+        if count:
+            native.set_num_threads(count)
+        torch.set_num_threads(1)
+        return
+    torch.set_num_threads(count or len(os.sched_getaffinity(0)))
 
 
 def default_kv_blocks(loaded: LoadedModel, kv_dtype: torch.dtype, free_bytes: int) -> int:
