@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from app.startup_error import StartupError
+from engine.contract import keys
 
 OLDEST_VERSION = (6, 2)
 SERVER_NAMES = ("redis-server", "valkey-server")
@@ -156,16 +157,28 @@ class EmbeddedRedis:
                 return
             await asyncio.sleep(_POLL_S)
 
+    async def forget_workers(self) -> None:
+        """Call before any worker is started.
+
+        The workers of a supervisor that was killed are on record as alive for some
+        seconds after a restart, and would make the start look ready.
+        """
+        await self._ask(f"DEL {keys.WORKERS}")
+
     async def _answers_ping(self) -> bool:
+        return (await self._ask("PING")).startswith(b"+PONG")
+
+    async def _ask(self, command: str) -> bytes:
+        """The first line of the answer; empty if there is none."""
         try:
             reader, writer = await asyncio.open_unix_connection(str(self.socket_path))
         except OSError:
-            return False
+            return b""
         try:
-            writer.write(b"PING\r\n")
-            return (await reader.readline()).startswith(b"+PONG")
+            writer.write(f"{command}\r\n".encode())
+            return await reader.readline()
         except OSError:
-            return False
+            return b""
         finally:
             writer.close()
 

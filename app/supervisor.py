@@ -161,6 +161,7 @@ class Supervisor:
         finally:
             ready.cancel()
         self._redis_child.ready = True
+        await self._redis.forget_workers()
         return self._redis.url
 
     def _worker_program(self, redis_url: str, model: ModelFile) -> Program:

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from engine.contract import keys
+
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 60.0
 _MARKS = {"redis": "redis-server ", "worker": "fakes.worker", "gateway": "app.cli\0gateway"}
@@ -270,6 +272,18 @@ def test_what_redis_holds_outlives_a_restart(tmp_path: Path) -> None:
         with _redis_of(serve) as client:
             assert client.get("kept") == b"yes"
         assert serve.chat()
+
+
+def test_workers_of_a_run_that_was_killed_are_forgotten(tmp_path: Path) -> None:
+    with serving(tmp_path) as serve:
+        serve.wait_ready()
+        with _redis_of(serve) as client:
+            client.zadd(keys.WORKERS, {"ghost": time.time() + 600})
+    with serving(tmp_path) as serve:
+        serve.wait_ready()
+        with _redis_of(serve) as client:
+            (worker,) = client.zrange(keys.WORKERS, 0, -1)
+            assert worker != b"ghost"
 
 
 def _redis_of(serve: Serve) -> redis.Redis:
