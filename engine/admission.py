@@ -17,7 +17,7 @@ _MEMORY_S = 10.0
 # Weight of the assumption that work takes as long as foreseen, in seconds of waiting.
 _PRIOR_S = 2.0
 # Waits are foreseen longer by this factor than on average they are.
-_MARGIN = 1.4
+_MARGIN = 2.0
 # What part of the machine is left to a tier at least.
 _LEAST_LEFT = 0.05
 
@@ -47,6 +47,7 @@ class WaitEstimator:
         self._done_s = 0.0
         self._waited_s = 0.0
         self._noted_at = 0.0
+        self._was_queued = False
 
     def limit_s(self, tier: Tier) -> float:
         """The longest wait with which a request of `tier` is still taken."""
@@ -82,14 +83,15 @@ class WaitEstimator:
     def note(self, now: float, is_queued: bool) -> None:
         """Tell the time, and whether anybody waits for the machine."""
         elapsed_s = max(now - self._noted_at, 0.0)
-        self._noted_at = now
         kept = math.exp(-elapsed_s / _MEMORY_S)
         for tier in Tier:
             self._come_s[tier] *= kept
-        self._counted_s = self._counted_s * kept + elapsed_s
-        if is_queued:
+        self._counted_s = self._counted_s * kept + min(elapsed_s, _MEMORY_S)
+        if self._was_queued:
             self._done_s *= kept
             self._waited_s = self._waited_s * kept + elapsed_s
+        self._noted_at = now
+        self._was_queued = is_queued
 
     def added(self, seq: Sequence) -> None:
         """A request was taken."""
@@ -97,5 +99,6 @@ class WaitEstimator:
 
     def ended(self, seq: Sequence) -> None:
         """An answer ended by itself."""
-        self._done_s += seq.work_s
+        if self._was_queued:
+            self._done_s += seq.work_s
         self._answer_tokens += _NEW_SHARE * (seq.num_answer_tokens - self._answer_tokens)

@@ -33,6 +33,11 @@ class FairShare:
         start = self._until.get((seq.request.tier, seq.request.tenant), now)
         return min(max(start, now), now + self._most_s)
 
+    def behind_s(self, seq: Sequence) -> float:
+        """How long a placed request is held back for other tenants'."""
+        others = self._num_live[seq.request.tier].keys() - {seq.request.tenant}
+        return seq.place_at - seq.arrived_at if others else 0.0
+
     def add(self, seq: Sequence) -> None:
         """Count a new request in."""
         tier, tenant = seq.request.tier, seq.request.tenant

@@ -100,7 +100,7 @@ class Scheduler:
             if tier is not Tier.VIP or other.request.tier is Tier.VIP:
                 work_ahead_s += other.work_s
         # As long as it is held back for other tenants, theirs may fill the machine.
-        behind_s = seq.place_at - seq.arrived_at
+        behind_s = self.shares.behind_s(seq)
         seq.predicted_wait_s = behind_s + self.waits.wait_s(tier, work_ahead_s)
         return seq.predicted_wait_s
 
