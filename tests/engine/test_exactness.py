@@ -1,8 +1,10 @@
-"""The default model's tokens against transformers', and its int8 path against float32.
+"""The default model's tokens against transformers', and its rounded paths against float32.
 
 Greedy tokens must be equal. The one exception: where float32 sums in another order turn
 the choice, transformers' own lead of the first over the second token must be below
 `TIE`; such places are counted, and the comparison goes on from the reference's token.
+As served by default, with 16-bit activations and KV in bfloat16, the lead must be below
+`SERVED_TIE`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from tests.engine.model_file import default_model
 
 TIE = 1e-3
 MAX_TIES = 3
+# Measured: 6 places of 3200, their largest lead 0.052; the median lead is 1.7.
+SERVED_TIE = 0.1
+MAX_SERVED_TIES = 12
 FIXTURE = Path(__file__).with_name("model") / "greedy_fixture.json"
 
 
@@ -38,24 +43,40 @@ def exact() -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def fast() -> LoadedModel:
-    return load_model(default_model(), compute="int8")
+def served() -> LoadedModel:
+    return load_model(default_model())
 
 
-def test_fifty_prompts_of_64_greedy_tokens(exact: LoadedModel) -> None:
-    assert len(cases()) == len(PROMPTS) == 50
-    run = PagedRun(exact.model, 50, max(len(case["prompt"]) for case in cases()) + 64)
+def differing_places(
+    model: LoadedModel, kv_dtype: torch.dtype = torch.float32
+) -> list[tuple[int, int, float]]:
+    """(case, place, the reference's lead) wherever another token than its own comes first."""
+    longest = max(len(case["prompt"]) for case in cases())
+    run = PagedRun(model.model, 50, longest + 64, kv_dtype=kv_dtype)
     logits = run.step([case["prompt"] for case in cases()])
-    ties = []
+    places = []
     for place in range(64):
         chosen = logits.argmax(-1).tolist()
         for index, case in enumerate(cases()):
             assert len(case["answer"]) == 64
             if chosen[index] != case["answer"][place]:
-                ties.append((index, place, case["leads"][place]))
+                places.append((index, place, case["leads"][place]))
         logits = run.step([[case["answer"][place]] for case in cases()])
+    return places
+
+
+@pytest.mark.parametrize("name", ["exact", "served"])
+def test_fifty_prompts_of_64_greedy_tokens(name: str, request: pytest.FixtureRequest) -> None:
+    assert len(cases()) == len(PROMPTS) == 50
+    ties = differing_places(request.getfixturevalue(name))
     assert all(lead < TIE for *_, lead in ties), ties
     assert len(ties) <= MAX_TIES, ties
+
+
+def test_fifty_prompts_as_served(served: LoadedModel) -> None:
+    ties = differing_places(served, torch.bfloat16)
+    assert all(lead < SERVED_TIE for *_, lead in ties), ties
+    assert len(ties) <= MAX_SERVED_TIES, ties
 
 
 def test_the_fixture_is_what_transformers_says_now() -> None:
@@ -91,29 +112,41 @@ def test_first_layer_rows_are_in_the_models_own_order() -> None:
     assert torch.equal(v, attention.v_proj.weight)
 
 
-def test_int8_activations_stay_near_float32(exact: LoadedModel, fast: LoadedModel) -> None:
+@pytest.mark.parametrize(
+    ("compute", "most_error", "most_divergence", "least_agreement"),
+    [("int16", 5e-4, 1e-6, 0.997), ("int8", 0.06, 0.008, 0.97)],
+)
+def test_rounded_activations_stay_near_float32(
+    exact: LoadedModel,
+    compute: str,
+    most_error: float,
+    most_divergence: float,
+    least_agreement: float,
+) -> None:
     """Over 828 positions of 8 conversations.
 
-    Measured: logits off by 4.1 % (RMS, of the centred logits), a mean divergence of
-    0.004 nats, the same first choice at 98.9 % of positions.
+    Measured for int16: logits off by 0.021 % (RMS, of the centred logits), a mean
+    divergence of 9e-8 nats, the same first choice everywhere. For int8: 4.1 %, 0.004
+    nats, 98.9 % of positions.
     """
+    rounded = load_model(default_model(), compute=compute)
     squares = torch.zeros(2, dtype=torch.float64)
     divergences, agreements = [], []
     for case in cases()[2:18:2]:
         tokens = case["prompt"] + case["answer"]
-        wanted, found = all_logits(exact.model, tokens), all_logits(fast.model, tokens)
+        wanted, found = all_logits(exact.model, tokens), all_logits(rounded.model, tokens)
         centred = wanted - wanted.mean(-1, keepdim=True)
         error = found - found.mean(-1, keepdim=True) - centred
         squares += torch.stack((error.square().sum(), centred.square().sum())).double()
         wanted, found = wanted.log_softmax(-1), found.log_softmax(-1)
         divergences.append((wanted.exp() * (wanted - found)).sum(-1))
         agreements.append((wanted.argmax(-1) == found.argmax(-1)).float())
-    assert squares[0].div(squares[1]).sqrt() < 0.06
-    assert torch.cat(divergences).mean() < 0.008
-    assert torch.cat(agreements).mean() > 0.97
+    assert squares[0].div(squares[1]).sqrt() < most_error
+    assert torch.cat(divergences).mean() < most_divergence
+    assert torch.cat(agreements).mean() >= least_agreement
 
 
-def test_short_questions_end_by_themselves(fast: LoadedModel) -> None:
+def test_short_questions_end_by_themselves(served: LoadedModel) -> None:
     questions = [
         "What is the capital of France?",
         "Who wrote Hamlet?",
@@ -124,18 +157,22 @@ def test_short_questions_end_by_themselves(fast: LoadedModel) -> None:
         "Name one fruit.",
         "What is the opposite of hot?",
     ]
-    prompts = [fast.chat_template.encode([Message("user", text)]) for text in questions]
+    prompts = [served.chat_template.encode([Message("user", text)]) for text in questions]
     limit = 150
-    run = PagedRun(fast.model, len(prompts), max(map(len, prompts)) + limit)
+    run = PagedRun(
+        served.model, len(prompts), max(map(len, prompts)) + limit, kv_dtype=torch.bfloat16
+    )
     logits = run.step(prompts)
     answers: list[list[int]] = [[] for _ in prompts]
     for _ in range(limit):
         chosen = logits.argmax(-1).tolist()
         for answer, token in zip(answers, chosen, strict=True):
-            if not fast.tokenizer.eos_ids & set(answer):
+            if not served.tokenizer.eos_ids & set(answer):
                 answer.append(token)
         logits = run.step([[token] for token in chosen])
-    ended = [answer for answer in answers if answer[-1] in fast.tokenizer.eos_ids]
+    ended = [answer for answer in answers if answer[-1] in served.tokenizer.eos_ids]
     assert len(ended) >= 6
     for answer in answers:
-        assert not fast.tokenizer.control_ids & set(answer[:-1])
+        assert not served.tokenizer.control_ids & set(answer[:-1])
+    text = served.tokenizer.decode(answers[0][:-1])
+    assert text == "The capital of France is Paris."

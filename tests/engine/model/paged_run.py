@@ -19,10 +19,16 @@ class PagedRun:
         num_sequences: How many.
         max_tokens: The longest a sequence gets.
         block_size: Tokens a block.
+        kv_dtype: float32 or bfloat16.
     """
 
     def __init__(
-        self, model: CausalLM, num_sequences: int, max_tokens: int, block_size: int = 16
+        self,
+        model: CausalLM,
+        num_sequences: int,
+        max_tokens: int,
+        block_size: int = 16,
+        kv_dtype: torch.dtype = torch.float32,
     ) -> None:
         config = model.config
         per_sequence = -(-max_tokens // block_size)
@@ -34,7 +40,7 @@ class PagedRun:
         shape = (len(blocks), config.num_kv_heads, block_size, config.head_dim)
         # NaN shows where something reads what it never wrote.
         self._caches = [
-            LayerCache(torch.full(shape, torch.nan), torch.full(shape, torch.nan))
+            LayerCache(*(torch.full(shape, torch.nan, dtype=kv_dtype) for _ in range(2)))
             for _ in range(config.num_layers)
         ]
         self._lengths = [0] * num_sequences
