@@ -21,6 +21,8 @@ def worker_command(settings: WorkerSettings, model: ModelFile) -> list[str]:
         str(model.path),
         "--kv-blocks",
         str(settings.kv_blocks),
+        "--host-kv-mb",
+        str(settings.host_kv_mb),
         "--max-running",
         str(settings.max_running),
         "--speculation",

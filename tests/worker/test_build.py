@@ -58,6 +58,11 @@ def test_the_packaged_model_is_built_and_reports_its_progress() -> None:
     assert [done for done, _ in reports] == sorted(done for done, _ in reports)
 
 
+def test_a_host_tier_larger_than_memory_is_refused() -> None:
+    with pytest.raises(BuildError, match=r"--host-kv-mb 999999999 is more than the \d+ MiB"):
+        build_engine(default_model(), kv_blocks=32, host_kv_mb=999_999_999)
+
+
 @pytest.fixture
 def cut_model(tmp_path: Path) -> Path:
     path = tmp_path / "cut.gguf"
