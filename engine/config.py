@@ -51,7 +51,7 @@ class EngineConfig:
     max_running: int = 256
     max_waiting: int = 1024
     vip_max_wait_ms: float = 10_000.0
-    standard_max_wait_ms: float = 8_000.0
+    standard_max_wait_ms: float = 7_000.0
     batch_max_wait_ms: float = 20_000.0
     max_step_tokens: int = 2048
     target_step_ms: float = 80.0

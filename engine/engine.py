@@ -40,6 +40,7 @@ from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import EngineStats, Totals
 from engine.step import Runner, StepOutput, StepPlan, StepTimes, Work
+from engine.step_trace import StepRecord, StepTrace
 from engine.text_stream import TextStream
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class Engine:
         self.retention = Retention(self.scheduler.blocks, max_retained, config.retained_s)
         self.sequences: dict[str, Sequence] = {}
         self.totals = Totals()
+        self.trace = StepTrace()
         self.draining = False
         self._runner = runner
         self._vocabulary = vocabulary
@@ -267,22 +269,33 @@ class Engine:
             if output is not None:
                 self.scheduler.record_cost(plan, (finished - scheduled) * 1000)
                 self._take_output(plan, output, finished, events)
-                times = output.times
-                self.totals.record_step(
-                    StepTimes(
-                        schedule_s=scheduled - started,
-                        prepare_s=times.prepare_s,
-                        forward_s=times.forward_s,
-                        sample_s=times.sample_s,
-                        text_s=self._clock() - finished,
-                    ),
-                    num_tokens=plan.num_tokens,
-                    num_sampled=sum(len(tokens) for tokens in output.tokens.values()),
-                    elapsed_s=self._clock() - started,
-                )
+                self._flush(events)
+                self._record_step(plan, output, (started, scheduled, finished))
         self._flush(events)
         self._check()
         return events
+
+    def _record_step(
+        self, plan: StepPlan, output: StepOutput, at: tuple[float, float, float]
+    ) -> None:
+        """Note where a step's time went; `at` is when it started, was planned and was run."""
+        started, scheduled, finished = at
+        now = self._clock()
+        times = StepTimes(
+            schedule_s=scheduled - started,
+            prepare_s=output.times.prepare_s,
+            forward_s=output.times.forward_s,
+            sample_s=output.times.sample_s,
+            text_s=now - finished,
+        )
+        num_sampled = sum(len(tokens) for tokens in output.tokens.values())
+        self.totals.record_step(
+            times,
+            num_tokens=plan.num_tokens,
+            num_sampled=num_sampled,
+            elapsed_s=now - started,
+        )
+        self.trace.add(StepRecord(started, times, len(plan.work), plan.num_tokens, num_sampled))
 
     def stats(self) -> EngineStats:
         """Gauges and totals, for the heartbeat and metrics."""

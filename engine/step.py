@@ -58,6 +58,7 @@ class StepTimes:
         forward_s: The model.
         sample_s: Logits to tokens.
         text_s: Tokens to text and events.
+        publish_s: Handing the events on, where that is measured.
     """
 
     schedule_s: float = 0.0
@@ -65,6 +66,7 @@ class StepTimes:
     forward_s: float = 0.0
     sample_s: float = 0.0
     text_s: float = 0.0
+    publish_s: float = 0.0
 
     def __add__(self, other: StepTimes) -> StepTimes:
         return StepTimes(
@@ -73,6 +75,7 @@ class StepTimes:
             self.forward_s + other.forward_s,
             self.sample_s + other.sample_s,
             self.text_s + other.text_s,
+            self.publish_s + other.publish_s,
         )
 
 
