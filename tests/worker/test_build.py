@@ -92,3 +92,25 @@ def test_a_gpu_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(build, "load_model", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(BuildError, match="--device cuda"):
         build_engine(Path("model.gguf"), device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("available", "wanted", "kernels", "torchs"),
+    [(True, 3, [3], 1), (True, 0, [], 1), (False, 3, [], 3)],
+)
+def test_torch_shares_out_its_work_only_without_the_kernels(
+    available: bool,
+    wanted: int,
+    kernels: list[int],
+    torchs: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(build.native, "status", lambda: SimpleNamespace(available=available))
+    monkeypatch.setattr(build.native, "set_num_threads", counts.append)
+    before = torch.get_num_threads()
+    try:
+        build.set_threads(wanted)
+        assert (counts, torch.get_num_threads()) == (kernels, torchs)
+    finally:
+        torch.set_num_threads(before)
