@@ -84,6 +84,8 @@ class Scheduler:
         # Blocks that a VIP takes at its start, on average, and when the last one came.
         self._vip_blocks = 0.0
         self._vip_at = float("-inf")
+        # Whether the last step left anybody waiting.
+        self._is_queued = False
 
     def foresee_wait_s(self, seq: Sequence) -> float:
         """Give a new sequence its place; how long it is expected to wait there, seconds."""
@@ -93,12 +95,23 @@ class Scheduler:
         place = self._place(seq)
         tier = seq.request.tier
         work_ahead_s = 0.0
+        num_ahead, num_blocks = 0, self.blocks.blocks_for(len(seq.tokens))
         for other in self.waiting:
             if self._place(other) > place:
                 break
             # VIPs make their own room.
             if tier is not Tier.VIP or other.request.tier is Tier.VIP:
                 work_ahead_s += other.work_s
+                num_ahead += 1
+                num_blocks += self.blocks.blocks_for(len(other.tokens))
+        num_running = len(self.running) + num_ahead + 1
+        if (
+            not self._is_queued
+            and num_running <= self._config.max_running
+            and num_blocks + num_running <= self.blocks.num_free
+        ):
+            # Those before it have only just come, and the next step takes them all.
+            return 0.0
         # As long as it is held back for other tenants, theirs may fill the machine.
         behind_s = self.shares.behind_s(seq)
         seq.predicted_wait_s = behind_s + self.waits.wait_s(tier, work_ahead_s)
@@ -132,6 +145,7 @@ class Scheduler:
         # What was just suspended for want of blocks would only come straight back.
         if self.waiting and self.counts.suspensions == num_suspended:
             self._admit(now)
+        self._is_queued = bool(self.waiting)
         decodes, prefills = self._due(now)
         if decodes and prefills and self.budget.wants_plain_step():
             prefills = []

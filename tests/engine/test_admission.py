@@ -41,6 +41,16 @@ def test_a_long_wait_is_refused_with_its_length() -> None:
     assert counters["repartee_engine_refused_standard_total"] == 1
 
 
+def test_nobody_is_refused_who_need_not_wait() -> None:
+    # The first steps of a process are slow, and say nothing of the later ones.
+    bench = Bench(num_blocks=1024, standard_max_wait_ms=100.0, runner={"base_ms": 3000.0})
+    bench.add("first", "x" * 10, max_tokens=3)
+    bench.run()
+    for i in range(20):
+        bench.add(f"r{i}", "x" * 20, max_tokens=3)
+    assert len([e for e in bench.run() if isinstance(e, Finished)]) == 20
+
+
 def test_the_retry_hint_follows_the_queue() -> None:
     hints = []
     for limit_ms in (2000.0, 8000.0):

@@ -10,10 +10,11 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.contract import Tier
+from load_tests.measure import percentile
 from load_tests.sim import __main__ as program
 from load_tests.sim.machine import Costs
 from load_tests.sim.policies import POLICIES
-from load_tests.sim.simulate import Simulation, capacity_requests_per_s
+from load_tests.sim.simulate import Simulation, capacity_requests_per_s, without_refusals
 from load_tests.sim.trace import make_trace
 
 
@@ -42,7 +43,7 @@ def test_each_policy_answers_all_that_it_took(policy: str) -> None:
 
 def test_the_policies_differ_as_their_names_say() -> None:
     trace = make_trace(2, requests_per_s=4 * capacity_requests_per_s(Costs()), duration_s=15.0)
-    config = EngineConfig(num_blocks=512)
+    config = without_refusals(EngineConfig(num_blocks=512))
     started: dict[str, list[int]] = {}
     for name, policy in POLICIES.items():
         outcomes = Simulation(policy, config, Costs(), 1).run(trace).outcomes
@@ -65,8 +66,30 @@ def test_the_program_writes_table_csv_and_plots(
     assert program.main([*arguments, "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     lines = list(csv.DictReader((tmp_path / "policies.csv").read_text().splitlines()))
-    assert len(lines) == 2 * len(POLICIES) * len(Tier)
-    assert {line["policy"] for line in lines} == set(POLICIES)
+    # One line more for the VIPs alone.
+    assert len(lines) == 2 * len(POLICIES) * len(Tier) + 1
+    assert {line["policy"] for line in lines} == {*POLICIES, "vip alone"}
     assert all(line["policy"] in printed for line in lines)
     for name in ("ttft", "vip_ttft", "goodput"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_overload_leaves_vips_and_goodput_alone() -> None:
+    costs = Costs()
+    trace = make_trace(0, requests_per_s=4 * capacity_requests_per_s(costs), duration_s=30.0)
+    config = EngineConfig(num_blocks=1024)
+    run = Simulation(POLICIES["Repartee"], config, costs, 0).run(trace)
+    vips = [arrival for arrival in trace if arrival.tier is Tier.VIP]
+    alone = Simulation(POLICIES["Repartee"], config, costs, 0).run(vips)
+    fcfs = Simulation(POLICIES["FCFS"], without_refusals(config), costs, 0).run(trace)
+    by_tier = {
+        tier: [o for o in run.outcomes if o.arrival.tier is tier and o.refused_retry_ms is None]
+        for tier in Tier
+    }
+    assert len(by_tier[Tier.VIP]) == len(vips)
+    # The 99th percentile of so few would be the worst.
+    limit_s = 1.2 * percentile([o.ttft_s for o in alone.outcomes], 0.95)
+    assert percentile([o.ttft_s for o in by_tier[Tier.VIP]], 0.95) <= limit_s
+    waits = [o.start_wait_s for o in by_tier[Tier.STANDARD]]
+    assert max(waits) <= config.ageing_ms / 1000
+    assert run.goodput >= 0.97 * fcfs.goodput
