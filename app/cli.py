@@ -1,4 +1,4 @@
-"""The command line: `repartee serve | gateway | worker | models | doctor | bench`."""
+"""The command line: `repartee serve | gateway | worker | models | doctor | profile | bench`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from app.options import DOCTOR, GATEWAY, MODELS, OPTIONS, SERVE, WORKER, Option, options_of
+from app.options import DOCTOR, GATEWAY, MODELS, OPTIONS, PROFILE, SERVE, WORKER, Option, options_of
 from app.settings import (
     check_environment,
     doctor_settings,
     gateway_settings,
     models_settings,
+    profile_settings,
     serve_settings,
     worker_settings,
 )
@@ -93,12 +94,24 @@ def _doctor(flags: Flags) -> int:
     return 1 if report.problems else 0
 
 
+def _profile(flags: Flags) -> int:
+    """Run a model under four chats and say where the time of its steps goes."""
+    from app.models import resolve_model
+    from app.worker_process import engine_environment, profile_command
+
+    settings = profile_settings(flags)
+    model = resolve_model(settings.model, settings.data_dir)
+    command = profile_command(settings, model)
+    os.execve(command[0], command, engine_environment(settings, os.environ))
+
+
 _COMMANDS: dict[str, Callable[[Flags], int]] = {
     SERVE: _serve,
     GATEWAY: _gateway,
     WORKER: _worker,
     MODELS: _models,
     DOCTOR: _doctor,
+    PROFILE: _profile,
 }
 
 

@@ -20,6 +20,7 @@ GATEWAY = "gateway"
 WORKER = "worker"
 MODELS = "models"
 DOCTOR = "doctor"
+PROFILE = "profile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ OPTIONS: tuple[Option, ...] = (
         "folder",
         "Holds models/ and the private Redis's data; one serve at a time.",
         "repartee below $XDG_DATA_HOME, or else ~/.local/share/repartee",
-        (SERVE, WORKER, MODELS, DOCTOR),
+        (SERVE, WORKER, MODELS, DOCTOR, PROFILE),
     ),
     Option(
         "model",
@@ -168,7 +169,7 @@ OPTIONS: tuple[Option, ...] = (
         "path or name",
         "GGUF file, Hugging Face folder, or the name of a model that `repartee models` lists.",
         "the only model in the data folder, or else the packaged SmolLM2-135M-Instruct",
-        (SERVE, WORKER, DOCTOR),
+        (SERVE, WORKER, DOCTOR, PROFILE),
     ),
     Option(
         "kv-blocks",
@@ -206,7 +207,7 @@ OPTIONS: tuple[Option, ...] = (
         "Guess tokens ahead from the text so far and verify them in one step; auto does so "
         "where it measures a gain.",
         "",
-        (SERVE, WORKER),
+        (SERVE, WORKER, PROFILE),
     ),
     Option(
         "threads",
@@ -215,7 +216,7 @@ OPTIONS: tuple[Option, ...] = (
         "number",
         "CPU threads for the model.",
         "one for each core that the process may use",
-        (SERVE, WORKER),
+        (SERVE, WORKER, PROFILE),
     ),
     Option(
         "device",
@@ -224,7 +225,7 @@ OPTIONS: tuple[Option, ...] = (
         "auto, cpu, cuda",
         "Where the model runs; auto takes the best that this version can use.",
         "",
-        (SERVE, WORKER, DOCTOR),
+        (SERVE, WORKER, DOCTOR, PROFILE),
     ),
     Option(
         "compute",
@@ -234,7 +235,7 @@ OPTIONS: tuple[Option, ...] = (
         "How matrix products are formed on the CPU: int16 and int8 round activations to 16 or "
         "8 bits and keep KV in bfloat16, fp32 is exact to the weights; auto is int16.",
         "",
-        (SERVE, WORKER),
+        (SERVE, WORKER, PROFILE),
     ),
     Option(
         "native",
@@ -243,7 +244,7 @@ OPTIONS: tuple[Option, ...] = (
         "0 or 1",
         "Compile the CPU kernels for this machine at first use; needs g++.",
         "use PyTorch's operations, several times slower",
-        (SERVE, WORKER, DOCTOR),
+        (SERVE, WORKER, DOCTOR, PROFILE),
     ),
     Option(
         "cache-dir",
@@ -252,7 +253,7 @@ OPTIONS: tuple[Option, ...] = (
         "folder",
         "Holds the compiled CPU kernels.",
         "repartee below $XDG_CACHE_HOME, or else ~/.cache/repartee",
-        (SERVE, WORKER, DOCTOR),
+        (SERVE, WORKER, DOCTOR, PROFILE),
     ),
     Option(
         "grace",
@@ -280,6 +281,15 @@ OPTIONS: tuple[Option, ...] = (
         "Web origins, joined by commas, whose pages may connect besides the gateway's own.",
         "only the gateway's own page",
         (SERVE, GATEWAY),
+    ),
+    Option(
+        "trace",
+        _filled,
+        "trace.json",
+        "file",
+        "Where `repartee profile` writes its steps for chrome://tracing or Perfetto.",
+        "",
+        (PROFILE,),
     ),
     Option(
         "log-level",

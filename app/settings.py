@@ -19,6 +19,7 @@ from app.options import (
     GATEWAY,
     MODELS,
     OPTIONS,
+    PROFILE,
     SERVE,
     WORKER,
     Option,
@@ -130,6 +131,25 @@ class DoctorSettings:
     port: int
     native: bool
     cache_dir: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """`repartee profile`; the fields mean the same as for `worker`.
+
+    Attributes:
+        trace: File for the steps.
+    """
+
+    data_dir: Path
+    model: str
+    speculation: str
+    threads: int
+    device: str
+    compute: str
+    native: bool
+    cache_dir: Path | None
+    trace: Path
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
@@ -324,4 +344,23 @@ def doctor_settings(
         port=values.integer("port"),
         native=values.native,
         cache_dir=values.cache_dir,
+    )
+
+
+def profile_settings(
+    flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> ProfileSettings:
+    """Settings of `repartee profile`; see `gateway_settings`."""
+    check_environment(environ)
+    values = _Values(PROFILE, flags, environ)
+    return ProfileSettings(
+        data_dir=values.data_dir,
+        model=values.text("model"),
+        speculation=values.text("speculation"),
+        threads=values.integer("threads"),
+        device=values.text("device"),
+        compute=values.text("compute"),
+        native=values.native,
+        cache_dir=values.cache_dir,
+        trace=Path(values.text("trace")),
     )

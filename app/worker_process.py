@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from app.models import ModelFile
-from app.settings import DoctorSettings, WorkerSettings, without_our_variables
+from app.settings import DoctorSettings, ProfileSettings, WorkerSettings, without_our_variables
 
 REDIS_URL_VARIABLE = "REPARTEE_REDIS_URL"
 
@@ -40,8 +40,21 @@ def worker_command(settings: WorkerSettings, model: ModelFile) -> list[str]:
     ]
 
 
+def profile_command(settings: ProfileSettings, model: ModelFile) -> list[str]:
+    """Program and arguments of a profile."""
+    return [
+        *(sys.executable, "-m", "engine.profile"),
+        *("--model", str(model.path)),
+        *("--speculation", settings.speculation),
+        *("--threads", str(settings.threads)),
+        *("--device", settings.device),
+        *("--compute", settings.compute),
+        *("--trace", str(settings.trace)),
+    ]
+
+
 def engine_environment(
-    settings: WorkerSettings | DoctorSettings, environ: Mapping[str, str]
+    settings: WorkerSettings | DoctorSettings | ProfileSettings, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """`environ` with only those of our variables that the kernels read."""
     ours = {"REPARTEE_NATIVE": str(int(settings.native))}

@@ -14,7 +14,7 @@ from app.data_dir import DataDirLock
 from app.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("serve", "gateway", "worker", "models", "doctor")
+COMMANDS = ("serve", "gateway", "worker", "models", "doctor", "profile")
 
 
 @pytest.fixture(autouse=True)
