@@ -46,8 +46,11 @@ MAX_PREPARING = 1024
 # Two, so that one huge prompt doesn't hold up everybody else's.
 PREPARE_THREADS = 2
 
-# A draft older than this waited in the inbox while the worker was away.
-WARM_MAX_AGE_S = 10.0
+# Drafts wait while requests are tokenised, one a conversation; older ones than this are
+# not worth it any more, and of more conversations than this the first are dropped.
+DRAFT_MAX_AGE_S = 10.0
+MAX_DRAFTS = 64
+DRAFT_POLL_S = 0.02
 
 # The engine ends what is past its deadline; past this as well, the worker does.
 DEADLINE_GRACE_S = 1.0
@@ -82,7 +85,8 @@ class Worker:
         self._stop = asyncio.Event()
         self._engine_died = False
         self._preparing: set[str] = set()
-        self._warming = False
+        self._drafts: dict[str, Warm] = {}
+        self._drafts_task: asyncio.Task[None] | None = None
         self._deadlines: dict[str, float] = {}
         self._counters: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -219,6 +223,7 @@ class Worker:
             case Warm():
                 self._warm(command)
             case Release(conversation_id):
+                self._drafts.pop(conversation_id, None)
                 self._thread.release(conversation_id)
 
     def _submit(self, request: GenerateRequest) -> None:
@@ -226,6 +231,7 @@ class Worker:
         if not self._publisher.open(request_id, request.epoch, request.reply_to):
             return
         self._counters["repartee_submits_total"] += 1
+        self._drafts.pop(request.conversation_id or "", None)
         try:
             error = self._refusal(request)
         except TypeError as unreadable:
@@ -273,17 +279,31 @@ class Worker:
             self._preparing.discard(request_id)
 
     def _warm(self, warm: Warm) -> None:
-        """Take a draft in if tokenising it holds nobody up; a later one will come."""
+        """Take a draft in, in place of its conversation's last."""
         self._counters["repartee_warm_commands_total"] += 1
-        age_s = time.time() - warm.created_at
-        if self._draining or self._preparing or self._warming or age_s > WARM_MAX_AGE_S:
+        if self._draining:
             return
-        self._warming = True
-        task = asyncio.create_task(self._prepare_warm_up(warm), name="prepare-warm-up")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._drafts.pop(warm.conversation_id, None)
+        self._drafts[warm.conversation_id] = warm
+        if len(self._drafts) > MAX_DRAFTS:
+            del self._drafts[next(iter(self._drafts))]
+        if self._drafts_task is None or self._drafts_task.done():
+            task = asyncio.create_task(self._prepare_drafts(), name="prepare-drafts")
+            self._drafts_task = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _prepare_warm_up(self, warm: Warm) -> None:
+    async def _prepare_drafts(self) -> None:
+        """Tokenise drafts one by one, while no request waits for that."""
+        while self._drafts:
+            if self._preparing:
+                await asyncio.sleep(DRAFT_POLL_S)
+                continue
+            warm = self._drafts.pop(next(iter(self._drafts)))
+            if time.time() - warm.created_at <= DRAFT_MAX_AGE_S:
+                await self._prepare_draft(warm)
+
+    async def _prepare_draft(self, warm: Warm) -> None:
         loop = asyncio.get_running_loop()
         try:
             prepared = await loop.run_in_executor(self._pool, self._engine.prepare_warm_up, warm)
@@ -293,8 +313,6 @@ class Worker:
             logger.exception("draft of %s failed", warm.conversation_id)
         else:
             self._thread.warm_up(warm.conversation_id, prepared)
-        finally:
-            self._warming = False
 
     def _cancel(self, request_id: str) -> None:
         self._counters["repartee_cancels_total"] += 1
