@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import orjson
 from redis.asyncio import Redis
 
 from engine.contract import Command, Listen, Submit, keys
+
+OWNER_MARGIN_S = 60
 
 
 class Commands:
@@ -37,7 +42,9 @@ class Commands:
                     else command.request_id
                 )
                 owner = orjson.dumps({"w": worker_id, "d": owned_until})
-                pipe.set(keys.owner(request_id), owner, ex=keys.LOG_TTL_S)
+                # Nobody asks whose a response was once its time is over.
+                left_s = max(0, math.ceil(owned_until - time.time()))
+                pipe.set(keys.owner(request_id), owner, ex=left_s + OWNER_MARGIN_S)
             pipe.xadd(
                 key,
                 {"c": orjson.dumps(command.to_wire())},

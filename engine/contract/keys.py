@@ -30,6 +30,8 @@ INBOX_MAXLEN = 20_000
 GATEWAY_TTL_S = 300
 GATEWAY_MAXLEN = 20_000
 LOG_TTL_S = 3600
+# After its end, of a response that no conversation can be opened to take up again.
+LOOSE_LOG_TTL_S = 300
 
 
 def worker(worker_id: str) -> str:

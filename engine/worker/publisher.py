@@ -99,12 +99,18 @@ class Publisher:
         """Bytes of events not yet written."""
         return self._num_unsent_bytes
 
-    def open(self, request_id: str, epoch: int, reply_to: str) -> bool:
-        """Begin a response. False if this id is known: a command sent twice."""
+    def open(
+        self, request_id: str, epoch: int, reply_to: str, *, end_ttl_s: int = keys.LOG_TTL_S
+    ) -> bool:
+        """Begin a response, whose log lives `end_ttl_s` after its end.
+
+        Returns:
+            False if this id is known: a command sent twice.
+        """
         if request_id in self._routes:
             self.listen(request_id, reply_to)
             return False
-        self._routes[request_id] = Route(request_id, epoch, reply_to)
+        self._routes[request_id] = Route(request_id, epoch, reply_to, end_ttl_s)
         return True
 
     def listen(self, request_id: str, gateway_id: str) -> None:
@@ -228,7 +234,8 @@ class Publisher:
                 logged.append((route, index))
                 is_last = route.ended_at is not None and index == len(route.entries) - 1
                 if index == 0 or is_last:
-                    commands.append(("EXPIRE", route.key, keys.LOG_TTL_S))
+                    ttl_s = route.end_ttl_s if is_last else keys.LOG_TTL_S
+                    commands.append(("EXPIRE", route.key, ttl_s))
                     logged.append((route, -1))
             payloads = [payload for _, payload in route.entries[route.num_notified : end]]
             for gateway_id in route.listeners:

@@ -15,6 +15,7 @@ class Route:
         request_id: Whose.
         epoch: The lease under which it is written.
         key: Its log.
+        end_ttl_s: The log's lifetime after the end.
         listeners: Gateways that get its events.
         entries: (seq, event as JSON), from the first on.
         num_logged: Entries that the log holds.
@@ -23,6 +24,7 @@ class Route:
     """
 
     __slots__ = (
+        "end_ttl_s",
         "ended_at",
         "entries",
         "epoch",
@@ -33,10 +35,13 @@ class Route:
         "request_id",
     )
 
-    def __init__(self, request_id: str, epoch: int, reply_to: str) -> None:
+    def __init__(
+        self, request_id: str, epoch: int, reply_to: str, end_ttl_s: int = keys.LOG_TTL_S
+    ) -> None:
         self.request_id = request_id
         self.epoch = epoch
         self.key = keys.log(request_id)
+        self.end_ttl_s = end_ttl_s
         self.listeners = [reply_to]
         self.entries: list[tuple[int, bytes]] = []
         self.num_logged = 0

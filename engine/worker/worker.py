@@ -30,6 +30,7 @@ from engine.contract import (
     Usage,
     Warm,
     WorkerState,
+    keys,
 )
 from engine.worker import metrics
 from engine.worker.engine_thread import Engine, EngineThread
@@ -228,7 +229,9 @@ class Worker:
 
     def _submit(self, request: GenerateRequest) -> None:
         request_id = request.request_id
-        if not self._publisher.open(request_id, request.epoch, request.reply_to):
+        loose = request.conversation_id is None
+        ttl_s = keys.LOOSE_LOG_TTL_S if loose else keys.LOG_TTL_S
+        if not self._publisher.open(request_id, request.epoch, request.reply_to, end_ttl_s=ttl_s):
             return
         self._counters["repartee_submits_total"] += 1
         self._drafts.pop(request.conversation_id or "", None)

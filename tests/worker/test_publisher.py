@@ -100,7 +100,7 @@ async def test_one_pipeline_takes_all_that_gathered(harness: Harness) -> None:
     for request_id, expected in events.items():
         assert [wire for _, wire in harness.log(request_id)] == [e.to_wire() for e in expected]
         assert harness.log(request_id)[3][0] == "1-3"
-        assert 0 < harness.outside.ttl(keys.log(request_id)) <= keys.LOG_TTL_S
+        assert keys.LOOSE_LOG_TTL_S < harness.outside.ttl(keys.log(request_id)) <= keys.LOG_TTL_S
     assert len(harness.heard("g1")) == 70 and harness.outside.xlen(keys.gateway("g1")) == 1
     assert harness.outside.ttl(keys.gateway("g1")) > 0
     assert harness.line.num_writes == 1
@@ -260,3 +260,16 @@ async def test_a_gateways_entries_are_bounded(
     assert harness.heard("g1") == [event.to_wire() for event in expected]
     bodies = [fields["b"] for _, fields in harness.outside.xrange(keys.gateway("g1"))]
     assert max(map(len, bodies)) <= 1002 and len(bodies) > 10
+
+
+async def test_a_log_that_nobody_takes_up_again_lives_shortly_after_its_end(
+    harness: Harness,
+) -> None:
+    assert harness.publisher.open("r1", 1, "g1", end_ttl_s=keys.LOOSE_LOG_TTL_S)
+    *most, last = answer("r1", 5)
+    harness.publisher.offer(most)
+    await harness.settled()
+    assert harness.outside.ttl(keys.log("r1")) > keys.LOOSE_LOG_TTL_S
+    harness.publisher.offer([last])
+    await harness.settled()
+    assert 0 < harness.outside.ttl(keys.log("r1")) <= keys.LOOSE_LOG_TTL_S
