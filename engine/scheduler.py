@@ -147,12 +147,12 @@ class Scheduler:
             self._admit(now)
         self._is_queued = bool(self.waiting)
         decodes, prefills = self._due(now)
-        if decodes and prefills and self.budget.wants_plain_step():
+        plain = bool(decodes) and self.budget.wants_plain_step()
+        if plain:
             prefills = []
         # Prompts come before guesses: someone waits for a first token.
         drafts = {} if prefills else self.speculation.drafts(decodes)
-        # Warm-ups get what nobody else could use.
-        warm = len(self.warm_ups) > 0 and not prefills and not self.waiting
+        warm = len(self.warm_ups) > 0 and not plain and self._nobody_waits()
         num_steps = 1 if prefills or drafts or warm else self._max_decode_steps
         work = [self._decode(seq, drafts.get(seq.id, ()), num_steps) for seq in decodes]
         num_decoding = sum(1 + len(item.draft) for item in work)
@@ -164,6 +164,10 @@ class Scheduler:
         for item in work:
             item.sequence.served_at = now
         return StepPlan(tuple(work))
+
+    def _nobody_waits(self) -> bool:
+        """Whether every request has its first token, so that warm-ups hold nobody up."""
+        return not self.waiting and all(seq.num_uncomputed == 1 for seq in self.running)
 
     def _due(self, now: float) -> tuple[list[Sequence], list[Sequence]]:
         """Whose next token, and whose prompt, the step may compute.

@@ -86,6 +86,23 @@ def test_prompts_go_first_and_nobody_misses_a_step() -> None:
         assert plan.num_tokens <= bench.config.max_step_tokens
 
 
+def test_none_is_computed_while_any_prompt_is_not() -> None:
+    bench = Bench(max_step_tokens=16)
+    for name in ("r", "s"):
+        bench.add(name, "hi", max_tokens=300)
+    bench.engine.step()
+    bench.warm("c", "now " + STORY * 4)
+    bench.add("t", STORY * 3, max_tokens=2, tier=Tier.BATCH)
+    while bench.engine.sequences["t"].num_uncomputed > 1:
+        bench.engine.step()
+        plan = bench.runner.plans[-1]
+        assert {item.sequence.request_id for item in plan.work} <= {"r", "s", "t"}
+    bench.engine.cancel("r")
+    bench.engine.cancel("s")
+    bench.run()
+    assert bench.engine.stats().counters["repartee_engine_warm_tokens_total"] > 200
+
+
 def test_a_fault_ends_it_alone() -> None:
     bench = Bench()
     bench.warm("c", STORY)
