@@ -306,6 +306,8 @@ class Engine:
         counters["repartee_engine_cached_tokens_total"] = scheduler.counts.cached_tokens
         counters["repartee_engine_drafted_tokens_total"] = scheduler.speculation.num_drafted
         counters["repartee_engine_accepted_tokens_total"] = scheduler.speculation.num_accepted
+        counters["repartee_engine_drafting_requests_total"] = scheduler.speculation.num_requests
+        counters["repartee_engine_acceptance_sum_total"] = scheduler.speculation.acceptance
         if scheduler.swaps.host is not None:
             counters.update(scheduler.swaps.host.counters())
         warm_ups = scheduler.warm_ups.counts
@@ -444,6 +446,7 @@ class Engine:
         if conversation_id is not None and seq.num_named:
             self.retention.keep(conversation_id, seq.block_names[: seq.num_named], now)
         self.scheduler.remove(seq)
+        self.scheduler.speculation.ended(seq)
         del self.sequences[seq.request_id]
         return events
 

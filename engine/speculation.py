@@ -39,6 +39,8 @@ class Speculation:
     Attributes:
         num_drafted: Tokens guessed since start.
         num_accepted: Of these, how many stood.
+        num_requests: Requests that ended after guessing.
+        acceptance: Sum, over these, of the share of their guesses that stood.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -53,6 +55,8 @@ class Speculation:
         self._last_try = -_TRY_EVERY_STEPS
         self.num_drafted = 0
         self.num_accepted = 0
+        self.num_requests = 0
+        self.acceptance = 0.0
 
     def drafts(self, seqs: list[Sequence]) -> dict[int, tuple[int, ...]]:
         """Guesses for a step in which only `seqs` decode, by sequence id."""
@@ -82,6 +86,12 @@ class Speculation:
         state.rate += _NEW_SHARE * (share - state.rate)
         match = state.last_match
         self._rates[match] += _NEW_SHARE * (share - self._rates[match])
+
+    def ended(self, seq: Sequence) -> None:
+        """A request ended; take its own acceptance into account."""
+        if seq.drafting is not None and seq.drafting.num_drafted:
+            self.num_requests += 1
+            self.acceptance += seq.drafting.num_accepted / seq.drafting.num_drafted
 
     def _guess(self, seq: Sequence) -> _Guess | None:
         if seq.drafting is None:

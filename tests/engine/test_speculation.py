@@ -137,3 +137,34 @@ def test_auto_stays_off_where_guesses_fail() -> None:
     plain, _ = throughput("off", unlike, token_ms=2.0)
     guessing, _ = throughput("auto", unlike, token_ms=2.0)
     assert guessing > 0.97 * plain
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("token_ms", [0.1, 2.0, 12.0])
+@pytest.mark.parametrize("model", [None, cycle])
+def test_auto_never_costs_at_any_batch_size(batch: int, token_ms: float, model: Any) -> None:
+    seconds = []
+    for mode in ("off", "auto"):
+        bench = Bench(
+            runner={"next_token": model, "token_ms": token_ms, "base_ms": 5.0},
+            speculation=mode,
+            check_invariants=False,
+            num_blocks=2048,
+        )
+        for i in range(batch):
+            bench.add(f"r{i}", f"text {i}", max_tokens=120, seed=i)
+        start = bench.clock.now
+        bench.run()
+        seconds.append(bench.clock.now - start)
+    off, auto = seconds
+    assert auto <= off / 0.97
+
+
+def test_each_request_counts_once_in_the_acceptance() -> None:
+    bench = Bench(runner={"next_token": cycle}, speculation="ngram")
+    for i in range(3):
+        bench.add(f"r{i}", max_tokens=80)
+    bench.run()
+    counters = bench.engine.stats().counters
+    assert counters["repartee_engine_drafting_requests_total"] == 3
+    assert 1.5 < counters["repartee_engine_acceptance_sum_total"] <= 3
