@@ -29,6 +29,10 @@ class EngineConfig:
         prefill_step_ms: Step time that pieces of prompts are cut to while nothing
             decodes: the longest that a new request waits for the running step,
             milliseconds. Beside decodes, see `engine.step_budget`.
+        mixed_step_ms: Time that a step with pieces of prompts beside decodes may
+            always take, milliseconds. For devices whose decodes are so short that a
+            small multiple of them holds no piece worth computing; 0 leaves it at
+            that multiple.
         max_pause_ms: How long running requests below vip may be left out of steps
             while a VIP waits for its first token, milliseconds; 0 never.
         ageing_ms: A waiting request passes newer ones of the next higher tier
@@ -56,6 +60,7 @@ class EngineConfig:
     max_step_tokens: int = 2048
     target_step_ms: float = 80.0
     prefill_step_ms: float = 200.0
+    mixed_step_ms: float = 0.0
     max_pause_ms: float = 500.0
     ageing_ms: float = 10_000.0
     max_suspensions: int = 3
@@ -81,6 +86,7 @@ class EngineConfig:
             self.max_step_tokens >= self.block_size,
             f"at least block_size ({self.block_size})",
         )
+        self._require("mixed_step_ms", self.mixed_step_ms >= 0, "at least 0")
         self._require("max_pause_ms", self.max_pause_ms >= 0, "at least 0")
         self._require("max_suspensions", self.max_suspensions >= 0, "at least 0")
         self._require("retained_share", 0 <= self.retained_share <= 1, "from 0 to 1")

@@ -190,7 +190,8 @@ class Scheduler:
     def _num_spare(self, num_decodes: int) -> int:
         """Tokens that a step has room for, those of the decodes included."""
         if num_decodes:
-            within = num_decodes + self.budget.tokens_beside(num_decodes)
+            least_ms = self._config.mixed_step_ms
+            within = num_decodes + self.budget.tokens_beside(num_decodes, least_ms)
         else:
             within = self.budget.tokens_alone(self._config.prefill_step_ms)
         return min(within, self._config.max_step_tokens)

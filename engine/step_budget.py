@@ -99,14 +99,19 @@ class StepBudget:
         """Usual time of a step in which so many sequences decode; None if unknown."""
         return self.decodes.predict_ms(num_decodes)
 
-    def tokens_beside(self, num_decodes: int) -> int:
-        """Prompt tokens that fit into a step with so many decodes."""
+    def tokens_beside(self, num_decodes: int, least_ms: float = 0.0) -> int:
+        """Prompt tokens that fit into a step with so many decodes.
+
+        Args:
+            num_decodes: Sequences that decode in the step.
+            least_ms: What the step may take in all, however short its decodes are.
+        """
         decode_ms = self.decodes.predict_ms(num_decodes)
         if decode_ms is None or self._token_ms is None:
             return _FIRST_PIECE_TOKENS
         # Not far beyond what was measured.
         reach = 4 * max(*self._recent_pieces, _FIRST_PIECE_TOKENS)
-        room_ms = (STRETCH - 1) * decode_ms
+        room_ms = max((STRETCH - 1) * decode_ms, least_ms - decode_ms)
         if room_ms >= reach * self._token_ms:
             return reach
         return max(int(room_ms / self._token_ms), MIN_PIECE_TOKENS)

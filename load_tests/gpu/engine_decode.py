@@ -68,7 +68,7 @@ class Bench:
         engine_config = EngineConfig(
             num_blocks=num_blocks, block_size=BLOCK, max_running=max_batch,
             max_step_tokens=8192, target_step_ms=500.0, prefill_step_ms=2000.0,
-            standard_max_wait_ms=1e9,
+            mixed_step_ms=500.0, standard_max_wait_ms=1e9,
         )  # fmt: skip
         card = ModelCard(shape, 0, config.context_window, config.vocab_size, 1, kind)
         runner = CudaRunner(model, engine_config, "cuda", max_decode_steps=num_steps)

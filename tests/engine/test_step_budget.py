@@ -87,6 +87,15 @@ def test_pieces_grow_step_by_step_where_tokens_cost_nothing() -> None:
     assert sizes[-1] > 1000
 
 
+def test_short_decodes_leave_pieces_the_time_a_step_may_always_take() -> None:
+    budget = StepBudget()
+    for _ in range(8):
+        budget.record(8, 0, 2.0)
+        budget.record(8, 1024, 2.0 + 1024 * 0.01)
+    assert budget.tokens_beside(8) < 200
+    assert 1700 < budget.tokens_beside(8, least_ms=20.0) < 1900
+
+
 def test_a_long_prompt_beside_running_chats() -> None:
     bench = Bench(
         num_blocks=4096,
