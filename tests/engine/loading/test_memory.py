@@ -11,20 +11,25 @@ from engine.loading import load_model
 from tests.engine.model_file import default_model
 
 _PROGRAM = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 
-def resident_kb():
+def status_kb(name):
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 import torch
-before = resident_kb()
+before = status_kb("VmRSS")
 from engine.loading import load_model
 model = load_model(Path(sys.argv[1]))
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+# Not getrusage's peak, which outlives exec: it would be the test runner's.
+peak = status_kb("VmHWM")
 heavy = sorted({"transformers", "gguf"} & set(sys.modules))
-print(json.dumps({"before": before, "after": resident_kb(), "peak": peak, "heavy": heavy}))
+print(
+    json.dumps(
+        {"before": before, "after": status_kb("VmRSS"), "peak": peak, "heavy": heavy}
+    )
+)
 """
 
 
