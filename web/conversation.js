@@ -256,6 +256,8 @@ function applyError(conversation, error) {
   if (pending && (id === pending.itemEventId || id === pending.responseEventId)) {
     return endAnswer(conversation, "failed", problem)
   }
+  // The create that went out with a refused item fails after it; its answer has ended already.
+  if (conversation.messages.some((entry) => entry.key === id)) return conversation
   return { ...conversation, problem }
 }
 

@@ -49,9 +49,12 @@ export function itemCreate({ itemId, text, itemEventId }) {
   return { type: "conversation.item.create", event_id: itemEventId, item }
 }
 
-/** @param {Pick<Pending, "responseEventId">} pending */
-export function responseCreate({ responseEventId }) {
-  return { type: "response.create", event_id: responseEventId }
+/**
+ * It goes out with its item: where the server refuses that, nothing older is to be answered again.
+ * @param {Pick<Pending, "itemId" | "responseEventId">} pending
+ */
+export function responseCreate({ itemId, responseEventId }) {
+  return { type: "response.create", event_id: responseEventId, "repartee.answers": itemId }
 }
 
 /** @param {string|null} responseId  Null cancels whatever runs. */

@@ -224,6 +224,8 @@ class RealtimeSocket:
             await self._start_out_of_band(command)
             return
         self._drafts.drop()
+        if command.answers is not None:
+            await self._conversation.message(command.answers, "repartee.answers")
         await self._wait_for_cancelled()
         response_id = new_id("resp_")
         previous_item_id = await self._conversation.begin(

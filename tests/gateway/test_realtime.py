@@ -200,6 +200,27 @@ async def test_frm_10_a_second_create_is_refused_and_the_first_unharmed(
     assert events[-1]["response"]["usage"]["output_tokens"] == 30
 
 
+async def test_a_create_whose_item_was_refused_answers_nothing_older(
+    line: ClientConnection,
+) -> None:
+    await ask(line, "older")
+    await done(line)
+    hopeless = user_item("word " * 50_000, id="item_hopeless")
+    create = {"type": "response.create", "repartee.answers": "item_hopeless"}
+    await send(line, {**hopeless, "event_id": "item"})
+    await send(line, {**create, "event_id": "create"})
+    await send(line, {"type": "repartee.ping"})
+    events = await receive_until(line, "repartee.pong")
+    errors = [event["error"] for event in events if event["type"] == "error"]
+    assert [error["event_id"] for error in errors] == ["item", "create"]
+    assert errors[1]["param"] == "repartee.answers"
+    assert not [event for event in events if event["type"].startswith("response.")]
+    # The conversation is free, and a create that names an item it holds is answered.
+    await send(line, user_item("newer", id="item_n"))
+    await send(line, {"type": "response.create", "repartee.answers": "item_n"})
+    assert (await done(line))["status"] == "completed"
+
+
 async def test_frm_11_can_08_create_right_after_cancel_is_never_lost(redis_url: str) -> None:
     async with (
         running_gateway(redis_url, engine=FakeEngine(rate=60)) as gateway,

@@ -280,6 +280,12 @@ def test_the_least_response() -> None:
     assert create(conversation="auto", output_modalities=["text"], tools=[]) == least
 
 
+def test_a_response_may_name_the_item_that_it_answers() -> None:
+    named = command("response.create", **{"repartee.answers": "item_1"})
+    assert named == CreateResponse(True, None, "", SamplingParams(), None, answers="item_1")
+    assert error("response.create", **{"repartee.answers": 7})["param"] == "repartee.answers"
+
+
 def test_a_response_takes_the_session_and_its_own_fields() -> None:
     settings = SessionSettings(CARD.id, "be brief", 50, {"temperature": 0.5, "seed": 1})
     plain = create(settings)

@@ -81,6 +81,9 @@ class CreateResponse:
         instructions: System text put first; empty means none.
         sampling: Session's and response's fields together.
         metadata: Given back with the response.
+        answers: Item of the conversation without which nothing is generated: a
+            client that sends an item and this in one go means that item, not the
+            conversation as it stands where the item was refused. None asks nothing.
     """
 
     in_conversation: bool
@@ -88,6 +91,7 @@ class CreateResponse:
     instructions: str
     sampling: SamplingParams
     metadata: Mapping[str, str] | None
+    answers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,7 @@ def _read_item_truncate(fields: Fields, settings: SessionSettings, card: ModelCa
 def _read_response_create(
     fields: Fields, settings: SessionSettings, card: ModelCard
 ) -> CreateResponse:
-    fields.only(("type", "event_id", "response"))
+    fields.only(("type", "event_id", "response", "repartee.answers"))
     response = fields.object("response") or Fields({}, "response")
     response.only(
         (
@@ -219,6 +223,7 @@ def _read_response_create(
         instructions=settings.instructions if instructions is None else instructions,
         sampling=_read_response_sampling(response, settings, card),
         metadata=_read_metadata(response),
+        answers=fields.string("repartee.answers", MAX_ID_CHARS),
     )
 
 

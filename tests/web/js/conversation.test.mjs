@@ -159,6 +159,21 @@ test("an error that names the turn ends it; a quiet one is ignored; another is t
   )
 })
 
+test("the create that went out with a refused item adds nothing when it fails too", () => {
+  const c = asked()
+  const { itemEventId, responseEventId } = c.pending
+  const refused = run(c, {
+    type: "error",
+    error: { type: "invalid_request_error", code: "context_length_exceeded", event_id: itemEventId },
+  })
+  assert.equal(last(refused).status, "failed")
+  const after = run(refused, {
+    type: "error",
+    error: { type: "invalid_request_error", code: "not_found", event_id: responseEventId },
+  })
+  assert.deepEqual(after, refused)
+})
+
 test("asking again keeps the question and drops the answer", () => {
   let c = run(asked(), begun, done("failed", { status_details: { error: {} } }))
   const key = c.messages[0].key
