@@ -132,13 +132,20 @@ class Conversation:
         """Keep the first characters of an assistant's item."""
         await self._store.truncate(self.session_id, item_id, text_end)
 
-    async def begin(self, response_id: str, deadline_at: float, event_id: str | None) -> str | None:
-        """Take the conversation for a response.
+    async def begin(
+        self,
+        response_id: str,
+        deadline_at: float,
+        event_id: str | None,
+        answers: str | None,
+    ) -> str | None:
+        """Take the conversation for a response, if it holds the item that is to be answered.
 
         Returns:
             The item that the answer follows.
 
         Raises:
+            NotFound: no such item.
             Conflict: another response runs.
             InvalidRequest: the event of this id was answered before.
         """
@@ -148,6 +155,7 @@ class Conversation:
             item_id=item_id_of(response_id),
             deadline_at=deadline_at,
             event_id=event_id,
+            answers=answers,
         )
 
     async def finish(

@@ -224,12 +224,10 @@ class RealtimeSocket:
             await self._start_out_of_band(command)
             return
         self._drafts.drop()
-        if command.answers is not None:
-            await self._conversation.message(command.answers, "repartee.answers")
         await self._wait_for_cancelled()
         response_id = new_id("resp_")
         previous_item_id = await self._conversation.begin(
-            response_id, self._responses.next_deadline(), event_id
+            response_id, self._responses.next_deadline(), event_id, command.answers
         )
         try:
             messages = await prompt_of(command, self._conversation)

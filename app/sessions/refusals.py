@@ -15,6 +15,12 @@ def refuse(reply: list[Any], session_id: str, item_id: str | None, after: str | 
             raise no_session(session_id)
         case "no_item":
             raise no_item(item_id or "")
+        case "no_answered":
+            raise NotFound(
+                f"repartee.answers {item_id!r:.100} is no item of this conversation.",
+                code="item_not_found",
+                param="repartee.answers",
+            )
         case "no_previous":
             raise NotFound(
                 f"previous_item_id {after!r:.100} is no item of this conversation.",

@@ -233,6 +233,7 @@ class SessionStore:
         item_id: str,
         deadline_at: float,
         event_id: str | None = None,
+        answers: str | None = None,
     ) -> str | None:
         """Make a response the one that may write to the conversation.
 
@@ -243,21 +244,31 @@ class SessionStore:
             deadline_at: Unix seconds; a response past it no longer blocks others.
             event_id: The client's id of the request: repeated after its answer, with
                 nothing added since, it begins nothing.
+            answers: The item that it is to answer, without which nothing begins; None
+                takes the conversation as it is.
 
         Returns:
             The item that the answer follows; None in an empty conversation.
 
         Raises:
-            NotFound: no such conversation.
+            NotFound: no such conversation, or no such item to answer.
             Conflict: another response is running.
             InvalidRequest: the request was answered before.
         """
         args = (response_id, item_id, deadline_at, keys.DEADLINE_GRACE_S, event_id or "")
-        reply = await self._run("begin_response", session_id, *args, may_be_busy=True)
+
+        async def begin() -> list[Any]:
+            return await self._run(
+                *("begin_response", session_id, *args, answers or ""),
+                item_id=answers,
+                may_be_busy=True,
+            )
+
+        reply = await begin()
         if reply[0] == "busy":
             active = (await self._read(session_id)).active
             if active is None or await self._reconcile(session_id, active):
-                reply = await self._run("begin_response", session_id, *args, may_be_busy=True)
+                reply = await begin()
         if reply[0] == "busy":
             raise Conflict(
                 f"The conversation already has an active response: {reply[1]}. "

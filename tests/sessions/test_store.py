@@ -187,6 +187,18 @@ async def test_of_many_concurrent_adds_none_is_lost(store: SessionStore) -> None
     assert session.version == 101
 
 
+async def test_nothing_begins_without_the_item_that_it_is_to_answer(store: SessionStore) -> None:
+    await store.add_item("s1", user("a"))
+    until = time.time() + 60
+    with pytest.raises(NotFound, match="is no item") as refused:
+        await store.begin_response("s1", "r1", item_id="x", deadline_at=until, answers="b")
+    assert refused.value.param == "repartee.answers"
+    assert await store.active_response("s1") is None
+    assert (
+        await store.begin_response("s1", "r1", item_id="x", deadline_at=until, answers="a") == "a"
+    )
+
+
 async def test_one_response_runs_at_a_time(store: SessionStore) -> None:
     await store.add_item("s1", user("a"))
     until = time.time() + 60

@@ -1,4 +1,5 @@
--- ARGV: 3 response id, 4 item id, 5 deadline, 6 grace in seconds, 7 client event id or ''.
+-- ARGV: 3 response id, 4 item id, 5 deadline, 6 grace in seconds, 7 client event id or '',
+-- 8 id of the item that it answers or ''.
 local active = redis.call('HGET', meta, 'active')
 if active and active ~= ARGV[3] then
   local lapsed = tonumber(redis.call('HGET', meta, 'active_until')) + tonumber(ARGV[6])
@@ -9,6 +10,9 @@ end
 if active == ARGV[3] then
   local version = tonumber(redis.call('HGET', meta, 'version'))
   return {'ok', version, redis.call('HGET', meta, 'active_after')}
+end
+if ARGV[8] ~= '' and redis.call('HEXISTS', items, ARGV[8]) == 0 then
+  return {'no_answered'}
 end
 local previous = redis.call('LINDEX', order, -1) or ''
 -- Some clients count their events from 1 on each connection: an id that comes after
