@@ -85,6 +85,16 @@ class Weight:
     def columns(self) -> int:
         return self.data.shape[1] * (2 if self.kind == "int4" else 1)
 
+    def to(self, device: torch.device) -> Weight:
+        """The same weight on `device`."""
+
+        def moved(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return Weight(
+            self.kind, self.data.to(device), moved(self.scale), moved(self.minimum), self.group
+        )
+
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The values, [rows, columns]."""
         if self.kind == "dense":
