@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import difflib
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from app.settings import (
     worker_settings,
 )
 from app.startup_error import EXIT_CODE, StartupError
+from engine.contract.logs import configure_logging
 
 BENCH = "bench"
 
@@ -41,7 +41,7 @@ def _serve(flags: Flags) -> int:
     from app.supervisor import Supervisor
 
     settings = serve_settings(flags)
-    _log_to_stderr(settings.gateway.log_level)
+    configure_logging(settings.gateway.log_level, settings.gateway.log_format)
     return asyncio.run(Supervisor(settings, os.environ).run())
 
 
@@ -51,7 +51,7 @@ def _gateway(flags: Flags) -> int:
     from app.redis_check import check_redis
 
     settings = gateway_settings(flags)
-    _log_to_stderr(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     listener = inherited_listener(os.environ)
     if listener is None:
         check_redis(settings.redis_url)
@@ -173,14 +173,6 @@ def build_parser() -> argparse.ArgumentParser:
     summary = "Measure this machine: the engine alone and through the socket."
     commands.add_parser(BENCH, help=summary, description=summary, add_help=False)
     return parser
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

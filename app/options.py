@@ -300,6 +300,15 @@ OPTIONS: tuple[Option, ...] = (
         "",
         (SERVE, GATEWAY, WORKER),
     ),
+    Option(
+        "log-format",
+        _choice("text", "json"),
+        "text",
+        "text, json",
+        "How log lines are written: for people, or one JSON object a line with its fields.",
+        "",
+        (SERVE, GATEWAY, WORKER),
+    ),
 )
 
 

@@ -43,6 +43,7 @@ class GatewaySettings:
         api_keys_file: None lets in anyone on this machine and nobody else.
         allowed_origins: Web origins besides the gateway's own.
         log_level: debug, info, warning or error.
+        log_format: text or json.
     """
 
     host: str
@@ -52,6 +53,7 @@ class GatewaySettings:
     api_keys_file: Path | None
     allowed_origins: tuple[str, ...]
     log_level: str
+    log_format: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class WorkerSettings:
         cache_dir: Where they are kept; None takes the user's cache folder.
         grace_s: Seconds that running answers get after a stop signal.
         log_level: debug, info, warning or error.
+        log_format: text or json.
     """
 
     redis_url: str
@@ -89,6 +92,7 @@ class WorkerSettings:
     cache_dir: Path | None
     grace_s: float
     log_level: str
+    log_format: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,7 @@ class _Values:
             api_keys_file=Path(keys).expanduser().absolute() if keys else None,
             allowed_origins=self.texts("allowed-origins"),
             log_level=self.text("log-level"),
+            log_format=self.text("log-format"),
         )
 
     def worker(self) -> WorkerSettings:
@@ -260,6 +265,7 @@ class _Values:
             cache_dir=self.cache_dir,
             grace_s=self.seconds("grace"),
             log_level=self.text("log-level"),
+            log_format=self.text("log-format"),
         )
 
 
@@ -276,6 +282,7 @@ def gateway_environment(settings: GatewaySettings, environ: Mapping[str, str]) -
         "REPARTEE_API_KEYS_FILE": str(settings.api_keys_file or ""),
         "REPARTEE_ALLOWED_ORIGINS": ",".join(settings.allowed_origins),
         "REPARTEE_LOG_LEVEL": settings.log_level,
+        "REPARTEE_LOG_FORMAT": settings.log_format,
     }
     return {**without_our_variables(environ), **ours}
 

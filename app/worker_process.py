@@ -37,6 +37,8 @@ def worker_command(settings: WorkerSettings, model: ModelFile) -> list[str]:
         f"{settings.grace_s:g}",
         "--log-level",
         settings.log_level,
+        "--log-format",
+        settings.log_format,
     ]
 
 

@@ -134,6 +134,7 @@ def test_a_gateway_reads_its_own_environment_back(tmp_path: Path) -> None:
         "api-keys-file": str(tmp_path / "keys"),
         "allowed-origins": "https://a.example,https://b.example",
         "log-level": "debug",
+        "log-format": "json",
     }
     settings = gateway_settings(flags, {})
     environ = gateway_environment(settings, {"PATH": "/bin", "REPARTEE_MODEL": "x"})

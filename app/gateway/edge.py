@@ -20,6 +20,7 @@ from app.protocol.errors import UnknownRoute, error_body, http_headers, public
 from app.protocol.ids import new_id
 from app.protocol.json_codec import encode
 from engine.contract import PermissionDenied, ReparteeError
+from engine.contract.logs import log_context
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +70,12 @@ class Edge:
         origin = headers.get("origin")
         answer = _Answer(scope, send, self._allowed_origin(origin, headers))
         try:
-            self._check_caller(scope, headers, origin)
-            if _is_preflight(scope, headers):
-                await answer.preflight(headers)
-            else:
-                await self._app(scope, receive, answer.send)
+            with log_context(request_id=answer.request_id):
+                self._check_caller(scope, headers, origin)
+                if _is_preflight(scope, headers):
+                    await answer.preflight(headers)
+                else:
+                    await self._app(scope, receive, answer.send)
         except ReparteeError as error:
             await answer.fail(error)
         except ClientDisconnect:

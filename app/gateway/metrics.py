@@ -11,6 +11,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -116,7 +117,11 @@ class GatewayMetrics:
 
 
 class ResponseMeter:
-    """Counts one response; `note` every event, or `reject` if it never started."""
+    """Counts one response; `note` every event, or `fail` if it never started.
+
+    Attributes:
+        summary: What it came to, for a log line; the outcome once it has ended.
+    """
 
     def __init__(self, metrics: GatewayMetrics, api: str, tier: Tier) -> None:
         self._metrics = metrics
@@ -126,6 +131,7 @@ class ResponseMeter:
         self._started_at = time.monotonic()
         self._last_chunk_at: float | None = None
         self._ended = False
+        self.summary: dict[str, str | int | float] = {"api": api, "tier": tier.value}
         metrics.requests.labels(*self._labels).inc()
         metrics.running.labels(*self._labels).inc()
 
@@ -143,6 +149,7 @@ class ResponseMeter:
             count(tier, "prompt").inc(event.usage.prompt_tokens)
             count(tier, "cached").inc(event.usage.cached_tokens)
             count(tier, "completion").inc(event.usage.completion_tokens)
+            self.summary |= asdict(event.usage)
 
     def fail(self, error: BaseException) -> None:
         """End without a result: rejected if the request was at fault, else failed."""
@@ -159,6 +166,7 @@ class ResponseMeter:
             self._gap.observe(now - self._last_chunk_at)
         elif event.num_tokens > 0:
             self._first_token.observe(now - self._started_at)
+            self.summary["first_token_ms"] = round((now - self._started_at) * 1000, 1)
         else:
             return
         self._last_chunk_at = now
@@ -167,6 +175,8 @@ class ResponseMeter:
         if self._ended:
             return
         self._ended = True
+        self.summary["outcome"] = outcome.value
+        self.summary["seconds"] = round(time.monotonic() - self._started_at, 3)
         self._metrics.running.labels(*self._labels).dec()
         self._metrics.responses.labels(*self._labels, outcome.value).inc()
 

@@ -23,6 +23,7 @@ from app.protocol.json_codec import encode
 from app.protocol.realtime.wire import RealtimeWire
 from app.sessions import SessionStore
 from engine.contract import Cursor, InvalidRequest, ReparteeError
+from engine.contract.logs import log_context
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +134,8 @@ class RealtimeRoute:
         )
         self.sockets.add(socket)
         try:
-            await socket.run(wanted.after)
+            with log_context(session_id=conversation.session_id):
+                await socket.run(wanted.after)
         finally:
             self.sockets.discard(socket)
 

@@ -89,8 +89,7 @@ class Answer:
         if self._meter is not None:
             self._meter.note(event)
         if isinstance(event, Finished | Failed):
-            self.is_ended = True
-            self._responses.ended(self)
+            self._end()
         return event
 
     def abandon(self) -> None:
@@ -108,11 +107,17 @@ class Answer:
             logger.warning("abandoned response %s did not end: %r", self.request_id, error)
         finally:
             if not self.is_ended:
-                self.is_ended = True
                 if self._meter is not None:
                     self._meter.abandon()
-                self._responses.ended(self)
+                self._end()
             await self._stream.close()
+
+    def _end(self) -> None:
+        self.is_ended = True
+        if self._meter is not None:
+            fields = {"response_id": self.request_id, **self._meter.summary}
+            logger.info("response ended", extra=fields)
+        self._responses.ended(self)
 
 
 class Responses:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.contract.logs import FORMATS, configure_logging
 from engine.loading.errors import ModelFileError
 from engine.worker.build import BuildError, build_engine
 from engine.worker.worker import Worker
@@ -39,6 +39,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )
+    parser.add_argument("--log-format", choices=FORMATS, default="text")
     return parser.parse_args(argv)
 
 
@@ -54,11 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 after a signal, `REFUSED` if it could not begin, 1 if the engine gave up.
     """
     options = _parse(argv)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    configure_logging(options.log_level, options.log_format)
     redis_url = os.environ.get(REDIS_URL_VARIABLE, "")
     try:
         if not redis_url:

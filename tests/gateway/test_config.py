@@ -20,6 +20,7 @@ SETTINGS = GatewaySettings(
     api_keys_file=None,
     allowed_origins=(),
     log_level="info",
+    log_format="text",
 )
 
 
