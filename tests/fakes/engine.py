@@ -78,6 +78,8 @@ class Script:
         fault_after: Raise out of `step` once that many tokens were made.
         freeze_after: Block the engine's thread for `freeze_ms` after that many tokens.
         freeze_ms: See `freeze_after`.
+        stamped: Each token is the time at which it was made, by `time.monotonic_ns`, and
+            a space; the answer's own tokens only count.
     """
 
     text: str | None = None
@@ -94,6 +96,7 @@ class Script:
     fault_after: int | None = None
     freeze_after: int | None = None
     freeze_ms: float = 0.0
+    stamped: bool = False
 
 
 def read_scripts(path: Path) -> list[tuple[str, Script]]:
@@ -298,7 +301,8 @@ class FakeEngine:
         self._make(sequence, now)
 
     def _make(self, sequence: FakeSequence, now: float) -> None:
-        token = sequence.tokens[sequence.num_made]
+        stamped = sequence.script.stamped
+        token = f"{time.monotonic_ns()} " if stamped else sequence.tokens[sequence.num_made]
         sequence.num_made += 1
         sequence.chunker.push(sequence.stops.push(token), 1, now)
         if sequence.stops.matched:
