@@ -6,9 +6,11 @@ other part of it; a test reads the imports and fails on a wrong arrow.
 Modules:
     errors: the tree of errors a client can see.
     sampling: `SamplingParams`, validated on construction.
-    messages: commands to a worker (`Submit`, `Cancel`, `Listen`, `Warm`, `Release`)
-        and events from it (`Accepted`, `Delta`, `Finished`, `Failed`), each with its
-        wire form.
+    messages: commands to a worker (`Submit`, `Resume`, `Cancel`, `Listen`, `Warm`,
+        `Release`) with their wire form.
+    events: what comes back (`Accepted`, `Delta`, `TakenOver`, `Finished`, `Failed`).
+    progress: how far a response has come.
+    lease: whose a response is, and the scripts that change it.
     registry: what a worker says about itself (`ModelCard`, `WorkerState`).
     keys: the names and lifetimes of every Redis key both sides touch.
 """
@@ -27,27 +29,33 @@ from engine.contract.errors import (
     Unavailable,
     error_from_wire,
 )
-from engine.contract.messages import (
+from engine.contract.events import (
     Accepted,
-    Cancel,
-    Command,
-    Cursor,
     Delta,
     Event,
     Failed,
     Finished,
+    TakenOver,
+    event_from_wire,
+    progress_of,
+)
+from engine.contract.messages import (
+    Cancel,
+    Command,
+    Cursor,
     FinishReason,
     GenerateRequest,
     Listen,
     Message,
     Release,
+    Resume,
     Submit,
     Tier,
     Usage,
     Warm,
     command_from_wire,
-    event_from_wire,
 )
+from engine.contract.progress import Progress
 from engine.contract.registry import ModelCard, WorkerState, conversation_tag
 from engine.contract.sampling import SamplingParams
 
@@ -74,10 +82,13 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PermissionDenied",
+    "Progress",
     "Release",
     "ReparteeError",
+    "Resume",
     "SamplingParams",
     "Submit",
+    "TakenOver",
     "Tier",
     "Unavailable",
     "Usage",
@@ -87,4 +98,5 @@ __all__ = [
     "conversation_tag",
     "error_from_wire",
     "event_from_wire",
+    "progress_of",
 ]

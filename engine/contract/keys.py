@@ -3,15 +3,21 @@
 | key | type | written by | holds |
 |---|---|---|---|
 | `rp:workers` | sorted set | worker | worker ids, scored by last beat |
-| `rp:worker:<wid>` | string | worker | `WorkerState` as JSON, expires in WORKER_TTL_S |
+| `rp:worker:<wid>` | string | worker | `WorkerState` as JSON, or `WORKER_GONE`; expires |
 | `rp:in:<wid>` | stream | gateways | commands, field `c` = one command as JSON |
 | `rp:gw:<gid>` | stream | workers | field `b` = JSON list of events, one entry a step |
 | `rp:log:{<rid>}` | stream | worker | field `e` = one event as JSON, id `epoch-seq` |
-| `rp:owner:{<rid>}` | string | gateways | JSON `{"w": worker id, "d": deadline_at}` |
+| `rp:lease:{<rid>}` | hash | both | whose a response is: see `engine.contract.lease` |
+| `rp:owned:<wid>` | set | both | ids of the responses that a worker has; `NOBODY`'s wait for one |
+| `rp:owners` | set | both | ids of workers that have, or had, such a set |
+| `rp:probe:<gid>` | string | gateway | nothing; written to learn whether Redis takes writes |
 
-A gateway writes to a log in one case: its worker died. It ends the log under the next
-epoch, so that every listener sees the same end and the dead worker, should it wake up,
-is refused.
+A gateway writes to a log when it gives a dead worker's response to another (`TakenOver`)
+and when it ends one that nobody can go on with; both under the next epoch, so that the
+former worker, should it wake up, is refused.
+
+An entry of a gateway's stream is written only after the log took the event, so that
+nobody hears what the log has refused.
 
 Nothing lives without a lifetime: whoever writes a key sets its expiry in the same
 pipeline. Conversation keys belong to `app/sessions` alone.
@@ -30,8 +36,20 @@ INBOX_MAXLEN = 20_000
 GATEWAY_TTL_S = 300
 GATEWAY_MAXLEN = 20_000
 LOG_TTL_S = 3600
+LEASE_MARGIN_S = 60
+OWNED_TTL_S = 3600
+PROBE_TTL_S = 10
 # After its end, of a response that no conversation can be opened to take up again.
 LOOSE_LOG_TTL_S = 300
+
+# In the place of a worker's id: a response that waits for one.
+NOBODY = "none"
+# In the place of a worker's state: its process has ended. Said by the worker itself, or by
+# whoever started the process.
+WORKER_GONE = b"gone"
+WORKER_GONE_TTL_S = 60
+
+OWNERS = "rp:owners"
 
 
 def worker(worker_id: str) -> str:
@@ -51,9 +69,21 @@ def log(request_id: str) -> str:
     return f"rp:log:{{{request_id}}}"
 
 
-def owner(request_id: str) -> str:
+def lease(request_id: str) -> str:
     """In the slot of the response's log."""
+    return f"rp:lease:{{{request_id}}}"
+
+
+def owner(request_id: str) -> str:
     return f"rp:owner:{{{request_id}}}"
+
+
+def owned(worker_id: str) -> str:
+    return f"rp:owned:{worker_id}"
+
+
+def probe(gateway_id: str) -> str:
+    return f"rp:probe:{gateway_id}"
 
 
 def log_entry_id(epoch: int, seq: int) -> str:

@@ -1,14 +1,9 @@
-"""Commands from a gateway to a worker, and events back.
+"""Commands from a gateway to a worker, and what they are made of.
 
 Each message is a frozen dataclass with a compact wire form (a plain dict for the
 transport's JSON encoder). The transport is `engine.contract.keys`: one inbox
-stream per worker, one per gateway, one log stream per response.
-
-Every event carries (epoch, seq). The epoch, from 1, counts the leases under which
-a response was generated: a worker that takes a response over writes under the
-next one. seq counts the response's events from 0 and goes on across epochs.
-The log's entry id is `epoch-seq`, so Redis itself refuses a write from a worker
-that lost its lease.
+stream per worker, one per gateway, one log stream per response. `events` holds what
+comes back.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from engine.contract.errors import ReparteeError, error_from_wire
+from engine.contract.progress import Progress
 from engine.contract.sampling import SamplingParams
 
 
@@ -79,6 +74,8 @@ class GenerateRequest:
         created_at: Unix seconds at the gateway.
         deadline_at: Unix seconds after which the answer is no longer wanted.
         epoch: Lease number, from 1.
+        progress: What earlier leases made; None in the first. Never on the wire: the
+            worker that takes the request over reads it from the log.
     """
 
     request_id: str
@@ -92,6 +89,7 @@ class GenerateRequest:
     created_at: float
     deadline_at: float
     epoch: int = 1
+    progress: Progress | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -136,6 +134,16 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with a response that this worker was given; its lease and its log say all."""
+
+    request_id: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"t": "resume", "id": self.request_id}
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """End a response now, queued or running. Idempotent; unknown ids are ignored."""
 
@@ -147,13 +155,26 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Send this response's further events to one more gateway as well."""
+    """Send this response's further events to one more gateway as well.
+
+    Attributes:
+        request_id: Whose events.
+        gateway_id: Who listens.
+        next_seq: Send again what there is from this seq on, for the log lacks it; None
+            sends the last event again, which shows whether anything is missing.
+    """
 
     request_id: str
     gateway_id: str
+    next_seq: int | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        return {"t": "listen", "id": self.request_id, "gateway": self.gateway_id}
+        return {
+            "t": "listen",
+            "id": self.request_id,
+            "gateway": self.gateway_id,
+            "next": self.next_seq,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +233,7 @@ class Release:
         return {"t": "release", "conversation": self.conversation_id}
 
 
-Command = Submit | Cancel | Listen | Warm | Release
+Command = Submit | Resume | Cancel | Listen | Warm | Release
 
 
 def command_from_wire(wire: Mapping[str, Any]) -> Command:
@@ -225,119 +246,14 @@ def command_from_wire(wire: Mapping[str, Any]) -> Command:
     kind = wire.get("t")
     if kind == "submit":
         return Submit(GenerateRequest.from_wire(wire["request"]))
+    if kind == "resume":
+        return Resume(wire["id"])
     if kind == "cancel":
         return Cancel(wire["id"])
     if kind == "listen":
-        return Listen(wire["id"], wire["gateway"])
+        return Listen(wire["id"], wire["gateway"], wire["next"])
     if kind == "warm":
         return Warm.from_wire(wire)
     if kind == "release":
         return Release(wire["conversation"])
     raise ValueError(f"unknown command {kind!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The prompt is tokenised, fits, and waits or runs. Always seq 0 of epoch 1."""
-
-    request_id: str
-    epoch: int
-    seq: int
-    prompt_tokens: int
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "t": "a",
-            "id": self.request_id,
-            "e": self.epoch,
-            "s": self.seq,
-            "p": self.prompt_tokens,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """One chunk of text; `num_tokens` tokens became visible with it."""
-
-    request_id: str
-    epoch: int
-    seq: int
-    text: str
-    num_tokens: int
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "t": "d",
-            "id": self.request_id,
-            "e": self.epoch,
-            "s": self.seq,
-            "x": self.text,
-            "n": self.num_tokens,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The terminal event of a response that did not fail."""
-
-    request_id: str
-    epoch: int
-    seq: int
-    reason: FinishReason
-    usage: Usage
-
-    def to_wire(self) -> dict[str, Any]:
-        usage = self.usage
-        return {
-            "t": "f",
-            "id": self.request_id,
-            "e": self.epoch,
-            "s": self.seq,
-            "r": self.reason.value,
-            "u": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The terminal event of a response that failed; text sent so far stays valid."""
-
-    request_id: str
-    epoch: int
-    seq: int
-    error: ReparteeError
-    usage: Usage | None = None
-
-    def to_wire(self) -> dict[str, Any]:
-        usage = self.usage
-        return {
-            "t": "x",
-            "id": self.request_id,
-            "e": self.epoch,
-            "s": self.seq,
-            "err": self.error.to_wire(),
-            "u": usage and [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
-        }
-
-
-Event = Accepted | Delta | Finished | Failed
-
-
-def event_from_wire(wire: Mapping[str, Any]) -> Event:
-    """Read an event's wire dict.
-
-    Raises:
-        ValueError: for an unknown kind.
-    """
-    kind = wire.get("t")
-    head = (wire["id"], wire["e"], wire["s"])
-    if kind == "d":
-        return Delta(*head, text=wire["x"], num_tokens=wire["n"])
-    if kind == "a":
-        return Accepted(*head, prompt_tokens=wire["p"])
-    if kind == "f":
-        return Finished(*head, reason=FinishReason(wire["r"]), usage=Usage(*wire["u"]))
-    if kind == "x":
-        usage = Usage(*wire["u"]) if wire["u"] else None
-        return Failed(*head, error=error_from_wire(wire["err"]), usage=usage)
-    raise ValueError(f"unknown event {kind!r}")
