@@ -78,7 +78,7 @@ class Script:
         fault_after: Raise out of `step` once that many tokens were made.
         freeze_after: Block the engine's thread for `freeze_ms` after that many tokens.
         freeze_ms: See `freeze_after`.
-        stamped: Each token is the time at which it was made, by `time.monotonic_ns`, and
+        stamped: Each token is `@`, the time at which it was made by `time.monotonic_ns`, and
             a space; the answer's own tokens only count.
     """
 
@@ -302,7 +302,7 @@ class FakeEngine:
 
     def _make(self, sequence: FakeSequence, now: float) -> None:
         stamped = sequence.script.stamped
-        token = f"{time.monotonic_ns()} " if stamped else sequence.tokens[sequence.num_made]
+        token = f"@{time.monotonic_ns()} " if stamped else sequence.tokens[sequence.num_made]
         sequence.num_made += 1
         sequence.chunker.push(sequence.stops.push(token), 1, now)
         if sequence.stops.matched:
