@@ -1,104 +1,151 @@
-"""How long a new request would wait, and whether that is too long to take it."""
+"""Who comes from the queue into the batch."""
 
 from __future__ import annotations
 
-import math
-
+from engine.batch import Batch
+from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.contract import Tier
-from engine.sequence import TIER_RANKS, Sequence
+from engine.sequence import Sequence
 from engine.step_budget import StepBudget
+from engine.suspension import Suspension
+from engine.swaps import Swaps
+from engine.waiting import WaitingQueue
 
-# Answer tokens expected before any answer has ended.
-_FIRST_ANSWER_TOKENS = 128.0
-_NEW_SHARE = 0.05
-# How far back the work counts that came and that was done.
-_MEMORY_S = 10.0
-# Weight of the assumption that work takes as long as foreseen, in seconds of waiting.
-_PRIOR_S = 2.0
-# Waits are foreseen longer by this factor than on average they are.
-_MARGIN = 2.0
-# What part of the machine is left to a tier at least.
-_LEAST_LEFT = 0.05
+# A batch may always grow until its step takes this many times that of the smallest.
+_BATCH_STRETCH = 4.0
+# Blocks for so many VIPs, but no larger share of all, stay free for a while after one.
+_NUM_VIPS_AHEAD = 4
+_MOST_RESERVED = 0.125
+_VIP_MEMORY_S = 10.0
+_NEW_SHARE = 0.1
+# Ageing protects at most this share of the batch from VIPs.
+_MOST_AGED = 0.25
 
 
-class WaitEstimator:
-    """Predicts waits from the work that goes before.
+class Admission:
+    """Moves sequences into the batch as far as blocks and step time go.
 
-    Work is measured in seconds of the machine: prompt tokens at the measured prefill
-    rate, answer tokens at the rate of a decode in the present batch. How fast it is
-    really got through, with work done twice and all else that the estimate leaves out,
-    is measured while requests wait.
+    The head of the queue is never passed for want of blocks, except by a VIP that makes
+    its own room.
+
+    Args:
+        config: The engine's.
+        blocks: The pool.
+        budget: Measured step times.
+        queue: Who waits.
+        batch: Who runs.
+        suspension: Makes room for VIPs.
+        swaps: Brings back what left the pool.
+
+    Attributes:
+        num_admitted: Since the start, those that came back included.
+        num_cached_tokens: Tokens found in the prefix cache at first admission.
     """
 
-    def __init__(self, config: EngineConfig, budget: StepBudget) -> None:
-        self._limits_s = {
-            Tier.VIP: config.vip_max_wait_ms / 1000,
-            Tier.STANDARD: config.standard_max_wait_ms / 1000,
-            Tier.BATCH: config.batch_max_wait_ms / 1000,
-        }
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        blocks: BlockManager,
+        budget: StepBudget,
+        queue: WaitingQueue,
+        batch: Batch,
+        suspension: Suspension,
+        swaps: Swaps,
+    ) -> None:
+        self._config = config
+        self._blocks = blocks
         self._budget = budget
-        self._answer_tokens = _FIRST_ANSWER_TOKENS
-        # Seconds of work that came lately, by tier.
-        self._come_s = dict.fromkeys(Tier, 0.0)
-        # Over how long that was counted; grows to the length of the memory.
-        self._counted_s = 0.0
-        # Work done while others waited, and how long others waited.
-        self._done_s = 0.0
-        self._waited_s = 0.0
-        self._noted_at = 0.0
-        self._was_queued = False
+        self._queue = queue
+        self._batch = batch
+        self._suspension = suspension
+        self._swaps = swaps
+        self.num_admitted = 0
+        self.num_cached_tokens = 0
+        # Blocks that a VIP takes at its start, on average, and when the last one came.
+        self._vip_blocks = 0.0
+        self._vip_at = float("-inf")
 
-    def limit_s(self, tier: Tier) -> float:
-        """The longest wait with which a request of `tier` is still taken."""
-        return self._limits_s[tier]
+    def admit(self, now: float) -> None:
+        """Move sequences from the queue into the batch."""
+        while self._queue and len(self._batch.running) < self._max_running():
+            if not self._try_admit(self._queue.sequences[0], now):
+                break
+        for seq in [seq for seq in self._queue if seq.request.tier is Tier.VIP]:
+            if not self._make_room(seq, now):
+                break
 
-    def work_s(self, seq: Sequence, num_cached: int, batch: int) -> float:
-        """Seconds of the machine that a sequence takes to its end; 0 while unknown.
+    def _max_running(self) -> int:
+        """Sequences that may run now, as far as the time of their steps goes.
 
-        Args:
-            seq: Waiting.
-            num_cached: Tokens of it in the prefix cache.
-            batch: Sequences that share a step's fixed costs.
+        A VIP comes in beyond that.
         """
-        token_ms = self._budget.prompt_token_ms
-        decode_ms = self._budget.decode_ms(batch)
-        if token_ms is None or decode_ms is None:
-            return 0.0
-        left = min(max(self._answer_tokens - seq.num_answer_tokens, 1.0), seq.num_remaining)
-        prompt_ms = (len(seq.tokens) - num_cached) * token_ms
-        return (prompt_ms + left * decode_ms * self._budget.slowness / batch) / 1000
+        num_running = len(self._batch.running)
+        more_ms = self._budget.decode_ms(num_running + 1)
+        least_ms = self._budget.decode_ms(1)
+        if more_ms is None or least_ms is None:
+            return self._config.max_running
+        limit_ms = max(self._config.target_step_ms, _BATCH_STRETCH * least_ms)
+        most = num_running + 1 if more_ms <= limit_ms else num_running
+        return min(most, self._config.max_running)
 
-    def wait_s(self, tier: Tier, work_ahead_s: float) -> float:
-        """The wait behind so much work, with higher tiers passing meanwhile."""
-        # Seconds of work that the machine gets done in a second.
-        speed = min((self._done_s + _PRIOR_S) / (self._waited_s + _PRIOR_S), 1.0)
-        passing = sum(
-            come_s for other, come_s in self._come_s.items() if TIER_RANKS[other] < TIER_RANKS[tier]
-        )
-        return (
-            _MARGIN * work_ahead_s / max(speed - passing / max(self._counted_s, 1.0), _LEAST_LEFT)
-        )
+    def _try_admit(self, seq: Sequence, now: float) -> bool:
+        """Admit `seq` if its known tokens fit and leave room for the others to grow."""
+        hits = self._batch.cached_blocks(seq)
+        needed = self._blocks.blocks_for(len(seq.tokens)) - len(hits)
+        left = self._blocks.num_free - self._blocks.num_free_among(hits) - needed
+        running = self._batch.running
+        headroom = self._batch.headroom(seq, running)
+        if seq.request.tier is not Tier.VIP and running:
+            headroom += self._vip_reserve(now)
+        if left < headroom:
+            return False
+        if seq.request.tier is Tier.VIP:
+            self._vip_blocks += _NEW_SHARE * (needed - self._vip_blocks)
+            self._vip_at = now
+        self._start(seq, hits, needed, now)
+        return True
 
-    def note(self, now: float, is_queued: bool) -> None:
-        """Tell the time, and whether anybody waits for the machine."""
-        elapsed_s = max(now - self._noted_at, 0.0)
-        kept = math.exp(-elapsed_s / _MEMORY_S)
-        for tier in Tier:
-            self._come_s[tier] *= kept
-        self._counted_s = self._counted_s * kept + min(elapsed_s, _MEMORY_S)
-        if self._was_queued:
-            self._done_s *= kept
-            self._waited_s = self._waited_s * kept + elapsed_s
-        self._noted_at = now
-        self._was_queued = is_queued
+    def _start(self, seq: Sequence, hits: list[int], needed: int, now: float) -> None:
+        self._blocks.acquire(hits)
+        fresh = self._blocks.allocate(needed)
+        num_whole = (len(seq.tokens) - 1) // self._blocks.block_size
+        num_back = self._swaps.bring_back(seq.block_names[len(hits) : num_whole], fresh)
+        seq.num_computed = (len(hits) + num_back) * self._blocks.block_size
+        seq.num_named = len(hits)
+        if seq.cached_tokens is None:
+            seq.cached_tokens = seq.num_computed
+            self.num_cached_tokens += seq.num_computed
+        if seq.started_at is None:
+            seq.started_at = now
+        seq.rank = self._rank(seq, now)
+        seq.served_at = now
+        self._queue.remove(seq)
+        self._batch.join(seq, hits + fresh)
+        self.num_admitted += 1
 
-    def added(self, seq: Sequence) -> None:
-        """A request was taken."""
-        self._come_s[seq.request.tier] += seq.work_s
+    def _vip_reserve(self, now: float) -> int:
+        """Blocks left free for the next VIPs, while there are some: cheaper than to suspend."""
+        if now - self._vip_at > _VIP_MEMORY_S:
+            return 0
+        most = int(_MOST_RESERVED * self._blocks.num_blocks)
+        return min(int(_NUM_VIPS_AHEAD * self._vip_blocks), most)
 
-    def ended(self, seq: Sequence) -> None:
-        """An answer ended by itself."""
-        if self._was_queued:
-            self._done_s += seq.work_s
-        self._answer_tokens += _NEW_SHARE * (seq.num_answer_tokens - self._answer_tokens)
+    def _rank(self, seq: Sequence, now: float) -> int:
+        """The tier in which a sequence starts: its own, or higher after a long wait."""
+        running = self._batch.running
+        waited_s = now - seq.enqueued_at
+        aged = max(0, seq.tier_rank - int(waited_s / self._queue.ageing_s))
+        num_aged = sum(other.rank < other.tier_rank for other in running)
+        # Else a queue of aged requests would fill the batch, and VIPs find no victim.
+        if num_aged >= max(_MOST_AGED * len(running), 1):
+            return seq.tier_rank
+        return aged
+
+    def _make_room(self, seq: Sequence, now: float) -> bool:
+        """Suspend whom it takes to let a VIP in."""
+        victims = self._suspension.for_vip(seq)
+        for victim in victims:
+            self._suspension.suspend(victim, now)
+        return bool(victims) and self._try_admit(seq, now)

@@ -6,41 +6,58 @@ VIP and the admission by predicted wait differ.
 
 from __future__ import annotations
 
+from engine.admission import Admission
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
+from engine.waiting import WaitingQueue
+
+
+class _ByArrival(WaitingQueue):
+    def place(self, seq: Sequence) -> tuple[float, int]:
+        return (seq.arrived_at, seq.id)
+
+
+class _ByTier(WaitingQueue):
+    def place(self, seq: Sequence) -> tuple[float, int]:
+        return (seq.tier_rank, seq.id)
+
+
+class _NoRanks(Admission):
+    """All are of one rank when the step is shared out, and nobody makes room."""
+
+    def _rank(self, seq: Sequence, now: float) -> int:
+        return 0
+
+    def _make_room(self, seq: Sequence, now: float) -> bool:
+        return False
+
+
+class _LongestPrefix(_NoRanks):
+    def admit(self, now: float) -> None:
+        waiting = self._queue.sequences
+        waiting.sort(key=lambda seq: (-len(self._batch.cached_blocks(seq)), seq.id))
+        super().admit(now)
+        # The queue relies on its own order.
+        waiting.sort(key=self._queue.place)
 
 
 class Fcfs(Scheduler):
     """First come, first served, whatever the tier."""
 
-    def _place(self, seq: Sequence) -> tuple[float, int]:
-        return (seq.arrived_at, seq.id)
-
-    def _make_room(self, seq: Sequence, now: float) -> bool:
-        return False
-
-    def _try_admit(self, seq: Sequence, now: float) -> bool:
-        admitted = super()._try_admit(seq, now)
-        # All are of one rank when the step is shared out.
-        seq.rank = 0
-        return admitted
+    queue_type = _ByArrival
+    admission_type = _NoRanks
 
 
 class StrictPriority(Scheduler):
     """Tier by tier, without ageing."""
 
-    def _place(self, seq: Sequence) -> tuple[float, int]:
-        return (seq.tier_rank, seq.id)
+    queue_type = _ByTier
 
 
 class LongestPrefixFirst(Fcfs):
     """Whoever finds the longest part of the prompt in the prefix cache goes first."""
 
-    def _admit(self, now: float) -> None:
-        self.waiting.sort(key=lambda seq: (-len(self._cached_blocks(seq)), seq.id))
-        super()._admit(now)
-        # `remove` and `insort` rely on the queue's own order.
-        self.waiting.sort(key=self._place)
+    admission_type = _LongestPrefix
 
 
 POLICIES: dict[str, type[Scheduler]] = {

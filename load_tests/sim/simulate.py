@@ -91,18 +91,16 @@ class Simulation:
         seed: int,
     ) -> None:
         self.clock = Clock()
-        machine = Machine(self.clock, costs, seed)
         self.engine = Engine(
             config,
             card=ModelCard("simulated", 0, 8192, 256, 1, "none"),
-            runner=machine,
+            runner=Machine(self.clock, costs, seed),
             vocabulary=Vocabulary(),
             encode_chat=encode_chat,
             clock=self.clock,
             wall_clock=self.clock,
+            scheduler_type=policy,
         )
-        if policy is not Scheduler:
-            self.engine.scheduler = policy(config, machine.max_decode_steps)
         self._outcomes: dict[str, Outcome] = {}
         self._sequences: dict[str, Sequence] = {}
         self._last_text_s: dict[str, float] = {}
