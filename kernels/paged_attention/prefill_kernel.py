@@ -6,38 +6,16 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-
-@triton.jit
-def _tile(
-    q, acc, top, total, token, n_end, position, k_ptr, v_ptr, table, kv_head, d, in_d, scale,
-    NUM_KV: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """One tile of KV tokens into the running softmax."""
-    ok = token < n_end
-    block = tl.load(table + token // BLOCK_SIZE, mask=ok, other=0).to(tl.int64)
-    row = (block * NUM_KV + kv_head) * BLOCK_SIZE + token % BLOCK_SIZE
-    at = row[:, None] * D + d[None, :]
-    tile_ok = ok[:, None] & in_d[None, :]
-    k = tl.load(k_ptr + at, mask=tile_ok, other=0.0)
-    v = tl.load(v_ptr + at, mask=tile_ok, other=0.0)
-    scores = tl.dot(q, tl.trans(k).to(q.dtype), input_precision="ieee") * scale
-    if MASKED:
-        scores = tl.where(token[None, :] <= position[:, None], scores, -float("inf"))
-    new_top = tl.maximum(top, tl.max(scores, 1))
-    shrink = tl.exp2(top - new_top)
-    p = tl.exp2(scores - new_top[:, None])
-    total = total * shrink + tl.sum(p, 1)
-    acc = tl.dot(p.to(q.dtype), v.to(q.dtype), acc * shrink[:, None], input_precision="ieee")
-    return acc, new_top, total
+from kernels.paged_attention.tile import attend_tile
 
 
 # The stride changes with the longest table of a plan: no reason to compile again.
 @triton.jit(do_not_specialize=["table_stride"])
 def prefill_kernel(
-    q_ptr, k_ptr, v_ptr, tables_ptr, starts_ptr, lens_ptr, out_ptr, table_stride, scale,
-    NUM_KV: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, TOKENS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, TILE: tl.constexpr,
-    PDL: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, starts_ptr, lens_ptr, out_ptr,
+    table_stride, scale, NUM_KV: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr,
+    TOKENS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    TILE: tl.constexpr, QUANTIZED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """TOKENS queries by GROUP heads of one KV head; rows are token * GROUP_P + head.
 
@@ -74,14 +52,19 @@ def prefill_kernel(
         # Tiles that every row sees whole need no mask.
         whole = (first_position + 1) // TILE * TILE
         for start in range(0, whole, TILE):
-            acc, top, total = _tile(
-                q, acc, top, total, start + n, n_end, position, k_ptr, v_ptr, table, kv_head, d,
-                in_d, scale, NUM_KV, BLOCK_SIZE, D, False,
+            token = start + n
+            acc, top, total = attend_tile(
+                q, acc, top, total, token, token < n_end, True, k_ptr, v_ptr, k_scale_ptr,
+                v_scale_ptr, table, kv_head, d, in_d, scale, NUM_KV, BLOCK_SIZE, D, False,
+                QUANTIZED,
             )  # fmt: skip
         for start in range(whole, n_end, TILE):
-            acc, top, total = _tile(
-                q, acc, top, total, start + n, n_end, position, k_ptr, v_ptr, table, kv_head, d,
-                in_d, scale, NUM_KV, BLOCK_SIZE, D, True,
+            token = start + n
+            visible = token[None, :] <= position[:, None]
+            acc, top, total = attend_tile(
+                q, acc, top, total, token, token < n_end, visible, k_ptr, v_ptr, k_scale_ptr,
+                v_scale_ptr, table, kv_head, d, in_d, scale, NUM_KV, BLOCK_SIZE, D, True,
+                QUANTIZED,
             )  # fmt: skip
         out = acc / total[:, None]
         tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=row_ok)

@@ -21,9 +21,8 @@ def paged_attention(
             continue
         num_blocks = -(-context_len // cache.block_size)
         blocks = batch.block_tables[index, :num_blocks].long()
-        # [blocks, heads, block_size, D] to [heads, context, D]
-        k = cache.k[blocks].float().transpose(0, 1).flatten(1, 2)[:, :context_len]
-        v = cache.v[blocks].float().transpose(0, 1).flatten(1, 2)[:, :context_len]
+        k = _vectors(cache.k, cache.k_scale, blocks)[:, :context_len]
+        v = _vectors(cache.v, cache.v_scale, blocks)[:, :context_len]
         k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
         query = q[start:end].float().transpose(0, 1)
         positions = torch.arange(context_len, device=q.device)
@@ -31,3 +30,13 @@ def paged_attention(
         scores = (query @ k.transpose(1, 2) * scale).masked_fill(~visible, -torch.inf)
         out[start:end] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
     return out.flatten(1)
+
+
+def _vectors(
+    values: torch.Tensor, scale: torch.Tensor | None, blocks: torch.Tensor
+) -> torch.Tensor:
+    """[blocks, heads, block_size, D] to float32 [heads, tokens, D]."""
+    vectors = values[blocks].float()
+    if scale is not None:
+        vectors = vectors * scale[blocks].unsqueeze(-1)
+    return vectors.transpose(0, 1).flatten(1, 2)

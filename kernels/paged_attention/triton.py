@@ -8,9 +8,10 @@ import triton
 from kernels.checks import expect
 from kernels.cuda.launch import num_multiprocessors, overlap_options, tuned
 from kernels.cuda.scratch import float_scratch, tickets
-from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.kv_cache import KV_DTYPES, AttentionBatch, LayerCache, SharedPrefix
 from kernels.paged_attention.decode_kernel import decode_kernel
 from kernels.paged_attention.prefill_kernel import prefill_kernel
+from kernels.paged_attention.prefix_kernel import prefix_kernel
 
 LOG2_E = 1.4426950408889634
 MAX_SPLITS = 32
@@ -23,8 +24,7 @@ def paged_attention(
     _, num_kv, _, head_dim = cache.k.shape
     num_sequences = len(batch.context_lens)
     expect("q", q, [None, None, head_dim], [torch.bfloat16, torch.float32])
-    expect("cache.k", cache.k, [None] * 4, [torch.bfloat16, torch.float32])
-    expect("cache.v", cache.v, cache.k.shape, [cache.k.dtype])
+    expect("cache.k", cache.k, [None] * 4, KV_DTYPES)
     expect("query_starts", batch.query_starts, [num_sequences + 1], [torch.int32])
     expect("context_lens", batch.context_lens, [num_sequences], [torch.int32])
     expect(
@@ -53,16 +53,56 @@ def _decode(
     _, num_kv, block_size, head_dim = cache.k.shape
     num_sequences, num_q = q.shape[0], q.shape[1]
     group = num_q // num_kv
-    settings = tuned("paged_attention_decode", f"{num_kv}x{group}x{head_dim},{num_sequences}")
+    key = f"{num_kv}x{group}x{head_dim},{num_sequences}"
+    settings = tuned("paged_attention_decode", key)
     splits = settings.get("splits") or num_splits(num_sequences, num_kv, batch.max_context_len)
+    prefix_splits = 0
+    if batch.shared is not None:
+        prefix_splits = _prefix_splits(batch.shared, num_kv, key)
+    # The states of splits and prefixes: weighted values, then largest scores and sums.
     num_parts = num_sequences * num_q * splits
-    parts = float_scratch(q.device, num_parts * (head_dim + 2))
+    num_prefix_parts = num_sequences * num_q * prefix_splits
+    parts = float_scratch(q.device, (num_parts + num_prefix_parts) * (head_dim + 2))
+    prefix_parts = parts[num_parts * head_dim :]
+    stats = prefix_parts[num_prefix_parts * head_dim :]
+    prefix_stats = stats[num_parts * 2 :]
+    if batch.shared is not None:
+        _prefix(
+            q, cache, batch, scale, batch.shared, prefix_splits, prefix_parts, prefix_stats, key
+        )
     decode_kernel[(num_sequences, num_kv, splits)](
-        q, cache.k, cache.v, batch.block_tables, batch.context_lens, parts,
-        parts[num_parts * head_dim :], tickets(q.device, num_sequences * num_kv), out,
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.block_tables,
+        batch.context_lens, None if batch.shared is None else batch.shared.row_lens,
+        prefix_parts, prefix_stats, parts, stats, tickets(q.device, num_sequences * num_kv), out,
         batch.block_tables.stride(0), scale * LOG2_E, num_kv, group,
         max(16, triton.next_power_of_2(group)), block_size, head_dim,
-        triton.next_power_of_2(head_dim), settings.get("tile", 64), splits,
+        triton.next_power_of_2(head_dim), settings.get("tile", 64), splits, prefix_splits,
+        cache.is_quantized, num_warps=settings.get("warps", 4),
+        num_stages=settings.get("stages", 2), **overlap_options(),
+    )  # fmt: skip
+
+
+def _prefix_splits(shared: SharedPrefix, num_kv_heads: int, key: str) -> int:
+    """Programs that share one tile and KV head of a prefix."""
+    full_tiles = -(-len(shared.row_lens) // shared.tile_rows.shape[1])
+    wanted = 2 * num_multiprocessors() // (full_tiles * num_kv_heads)
+    return tuned("paged_attention_prefix", key).get("splits") or max(1, min(wanted, 16))
+
+
+def _prefix(
+    q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float, shared: SharedPrefix,
+    splits: int, parts: torch.Tensor, stats: torch.Tensor, key: str,
+) -> None:  # fmt: skip
+    """The softmax states of all rows over their shared prefixes, to `parts` and `stats`."""
+    _, num_kv, block_size, head_dim = cache.k.shape
+    group = q.shape[1] // num_kv
+    settings = tuned("paged_attention_prefix", key)
+    num_tiles, sequences = shared.tile_rows.shape
+    prefix_kernel[(num_tiles, num_kv, splits)](
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.block_tables, shared.tile_rows,
+        shared.tile_lens, parts, stats, batch.block_tables.stride(0), scale * LOG2_E, num_kv,
+        group, triton.next_power_of_2(group), sequences, block_size, head_dim,
+        triton.next_power_of_2(head_dim), settings.get("tile", 64), splits, cache.is_quantized,
         num_warps=settings.get("warps", 4), num_stages=settings.get("stages", 2),
         **overlap_options(),
     )  # fmt: skip
@@ -79,10 +119,10 @@ def _prefill(
     tokens = max(1, rows // triton.next_power_of_2(group))
     grid = (triton.cdiv(batch.max_query_len, tokens), num_kv, len(batch.context_lens))
     prefill_kernel[grid](
-        q, cache.k, cache.v, batch.block_tables, batch.query_starts, batch.context_lens, out,
-        batch.block_tables.stride(0), scale * LOG2_E, num_kv, group,
-        triton.next_power_of_2(group), tokens, block_size, head_dim,
-        triton.next_power_of_2(head_dim), settings.get("tile", 64),
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.block_tables,
+        batch.query_starts, batch.context_lens, out, batch.block_tables.stride(0),
+        scale * LOG2_E, num_kv, group, triton.next_power_of_2(group), tokens, block_size, head_dim,
+        triton.next_power_of_2(head_dim), settings.get("tile", 64), cache.is_quantized,
         num_warps=settings.get("warps", 8 if rows >= 128 else 4),
         num_stages=settings.get("stages", 2), **overlap_options(),
     )  # fmt: skip

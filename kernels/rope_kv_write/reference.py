@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.kv_cache import LayerCache
+from kernels.kv_cache import LARGEST, LayerCache
 from kernels.rms_norm.reference import rms_norm
 
 
@@ -16,6 +16,15 @@ def rotate(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     cos, sin = table.float().unsqueeze(1).chunk(2, dim=-1)
     low, high = x.float().chunk(2, dim=-1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+
+
+def quantize(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """8-bit values of x [..., D] and their scales, float32 [...]: x is about values * scale."""
+    largest = x.abs().amax(-1)
+    inverse = torch.where(largest > 0, LARGEST[dtype] / largest, 0.0)
+    scaled = x * inverse.unsqueeze(-1)
+    values = scaled.round() if dtype is torch.int8 else scaled
+    return values.to(dtype), largest / LARGEST[dtype]
 
 
 def rope_kv_write(
@@ -38,6 +47,14 @@ def rope_kv_write(
     k = rotate(rms_norm(k, k_norm, eps), table)
     kept = slots >= 0
     block, offset = slots[kept].long() // block_size, slots[kept].long() % block_size
-    cache.k[block, :, offset] = k[kept].to(cache.k.dtype)
-    cache.v[block, :, offset] = v[kept].to(cache.v.dtype)
+    if cache.k_scale is not None and cache.v_scale is not None:
+        cache.k[block, :, offset], cache.k_scale[block, :, offset] = quantize(
+            k[kept], cache.k.dtype
+        )
+        cache.v[block, :, offset], cache.v_scale[block, :, offset] = quantize(
+            v[kept], cache.v.dtype
+        )
+    else:
+        cache.k[block, :, offset] = k[kept].to(cache.k.dtype)
+        cache.v[block, :, offset] = v[kept].to(cache.v.dtype)
     return q

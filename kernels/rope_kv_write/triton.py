@@ -9,14 +9,42 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.checks import expect
 from kernels.cuda.launch import overlap_options
-from kernels.kv_cache import LayerCache
+from kernels.kv_cache import KV_DTYPES, LayerCache
+
+# As `kernels.kv_cache.LARGEST`.
+_INT8_LARGEST = tl.constexpr(127.0)
+_FP8_LARGEST = tl.constexpr(448.0)
+# Added to a number of at most 2^22, leaves it rounded to nearest even in the low bits.
+_ROUNDING = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def _store_vector(
+    values_ptr, scale_ptr, row, low, high, i, inside, D: tl.constexpr, QUANTIZED: tl.constexpr
+):  # fmt: skip
+    """Write one head's vector, the halves `low` and `high`, to row `row` of the cache."""
+    element: tl.constexpr = values_ptr.dtype.element_ty
+    if QUANTIZED:
+        top: tl.constexpr = _INT8_LARGEST if element == tl.int8 else _FP8_LARGEST
+        largest = tl.maximum(tl.max(tl.abs(low)), tl.max(tl.abs(high)))
+        tl.store(scale_ptr + row, largest / top)
+        inverse = top / tl.where(largest > 0, largest, 1.0)
+        low *= inverse
+        high *= inverse
+        if element == tl.int8:
+            low = (low + _ROUNDING).to(tl.int32, bitcast=True)
+            high = (high + _ROUNDING).to(tl.int32, bitcast=True)
+    at = values_ptr + row * D + i
+    tl.store(at, low.to(element), mask=inside)
+    tl.store(at + D // 2, high.to(element), mask=inside)
 
 
 @triton.jit
 def _rope_kv_write_kernel(
-    qkv_ptr, positions_ptr, rope_ptr, k_ptr, v_ptr, slots_ptr, q_norm_ptr, k_norm_ptr, q_out_ptr,
-    qkv_stride, eps, NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    D: tl.constexpr, HALF: tl.constexpr, HAS_NORM: tl.constexpr, PDL: tl.constexpr,
+    qkv_ptr, positions_ptr, rope_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, slots_ptr,
+    q_norm_ptr, k_norm_ptr, q_out_ptr, qkv_stride, eps, NUM_Q: tl.constexpr, NUM_KV: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, HAS_NORM: tl.constexpr,
+    QUANTIZED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One head of one token: q heads first, then k, then v."""
     token = tl.program_id(0).to(tl.int64)
@@ -53,12 +81,10 @@ def _rope_kv_write_kernel(
             tl.store(out + D // 2 + i, second.to(q_out_ptr.dtype.element_ty), mask=inside)
         elif slot >= 0:
             row = (block * NUM_KV + (head - NUM_Q)) * BLOCK_SIZE + slot % BLOCK_SIZE
-            tl.store(k_ptr + row * D + i, first.to(k_ptr.dtype.element_ty), mask=inside)
-            tl.store(k_ptr + row * D + D // 2 + i, second.to(k_ptr.dtype.element_ty), mask=inside)
+            _store_vector(k_ptr, k_scale_ptr, row, first, second, i, inside, D, QUANTIZED)
     elif slot >= 0:
         row = (block * NUM_KV + (head - NUM_Q - NUM_KV)) * BLOCK_SIZE + slot % BLOCK_SIZE
-        tl.store(v_ptr + row * D + i, low.to(v_ptr.dtype.element_ty), mask=inside)
-        tl.store(v_ptr + row * D + D // 2 + i, high.to(v_ptr.dtype.element_ty), mask=inside)
+        _store_vector(v_ptr, v_scale_ptr, row, low, high, i, inside, D, QUANTIZED)
 
 
 def rope_kv_write(
@@ -78,17 +104,16 @@ def rope_kv_write(
     expect("rope", rope, [None, head_dim], [torch.float32])
     expect("positions", positions, [num_tokens], [torch.int32, torch.int64])
     expect("slots", slots, [num_tokens], [torch.int32, torch.int64])
-    expect("cache.k", cache.k, [None] * 4, [torch.bfloat16, torch.float32])
-    expect("cache.v", cache.v, cache.k.shape, [cache.k.dtype])
+    expect("cache.k", cache.k, [None] * 4, KV_DTYPES)
     if (q_norm is None) != (k_norm is None):
         raise ValueError("q_norm and k_norm: expected both or neither")
     num_q = qkv.shape[1] // head_dim - 2 * num_kv
     q = torch.empty(num_tokens, num_q, head_dim, dtype=qkv.dtype, device=qkv.device)
     _rope_kv_write_kernel[(num_tokens, num_q + 2 * num_kv)](
-        qkv, positions, rope, cache.k, cache.v, slots,
+        qkv, positions, rope, cache.k, cache.v, cache.k_scale, cache.v_scale, slots,
         qkv if q_norm is None else q_norm, qkv if k_norm is None else k_norm, q,
         qkv.stride(0), eps, num_q, num_kv, block_size, head_dim,
-        triton.next_power_of_2(head_dim // 2), q_norm is not None,
+        triton.next_power_of_2(head_dim // 2), q_norm is not None, cache.is_quantized,
         num_warps=1, **overlap_options(),
     )  # fmt: skip
     return q

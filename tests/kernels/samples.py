@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.kv_cache import AttentionBatch, LayerCache, is_quantized
+from kernels.rope_kv_write.reference import quantize
 from kernels.weights import Weight
 
 
@@ -76,7 +77,15 @@ def make_batch(
     starts = torch.tensor([0, *query_lens]).cumsum(0).int()
     lens = torch.tensor(context_lens, dtype=torch.int32)
     batch = AttentionBatch(starts, lens, tables, max(query_lens), max(context_lens))
-    return LayerCache(cache.k.to(dtype), cache.v.to(dtype)), batch
+    return cache_as(cache, dtype), batch
+
+
+def cache_as(cache: LayerCache, dtype: torch.dtype) -> LayerCache:
+    """A float32 cache in another dtype; where no context lies, 8-bit values have NaN scales."""
+    if not is_quantized(dtype):
+        return LayerCache(cache.k.to(dtype), cache.v.to(dtype))
+    (k, k_scale), (v, v_scale) = quantize(cache.k, dtype), quantize(cache.v, dtype)
+    return LayerCache(k, v, k_scale, v_scale)
 
 
 def assert_close(got: torch.Tensor, wanted: torch.Tensor, rms_ratio: float) -> None:

@@ -48,7 +48,7 @@ def run(device: torch.device, q: torch.Tensor, cache: LayerCache, batch: Attenti
         batch.query_starts.to(device), batch.context_lens.to(device),
         batch.block_tables.to(device), batch.max_query_len, batch.max_context_len,
     )  # fmt: skip
-    on_device = LayerCache(cache.k.to(device), cache.v.to(device))
+    on_device = LayerCache(*(tensor.to(device) for tensor in cache.tensors()))
     # Twice: the counters of the first launch must be back at zero.
     for _ in range(2):
         actual = paged_attention(q.to(device), on_device, moved, scale)
@@ -82,7 +82,7 @@ def test_decode_with_padding_rows(device: torch.device, dtype: torch.dtype) -> N
         batch.query_starts.to(device), batch.context_lens.to(device),
         batch.block_tables.to(device), 1, 40,
     )  # fmt: skip
-    on_device = LayerCache(cache.k.to(device), cache.v.to(device))
+    on_device = LayerCache(*(tensor.to(device) for tensor in cache.tensors()))
     actual = paged_attention(q.to(device), on_device, moved, 0.2)
     assert_near(actual[:1], expected, 8e-3)
     assert not actual[1:].any(), "padding rows must be zero"
