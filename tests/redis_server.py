@@ -74,6 +74,12 @@ class RedisServer:
                     raise
                 time.sleep(0.02)
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def client(self) -> redis.Redis:
         """A blocking client for looking in from outside."""
         return redis.Redis.from_url(self.url, protocol=2, decode_responses=True)
