@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,6 +27,7 @@ from app.gateway.models import ModelRoutes
 from app.gateway.pages import PageFiles
 from app.gateway.realtime import RealtimeRoute
 from app.gateway.responses import Responses
+from app.gateway.sessions_api import SessionRoutes
 from app.gateway.transport import HttpConnection, SocketConnection, bound_connections
 from app.protocol.errors import UnknownRoute, UpgradeRequired, WrongMethod
 from app.protocol.ids import new_id
@@ -67,6 +68,7 @@ class Gateway:
         chat = ChatRoute(self.responses, self.config, self.metrics)
         health = HealthRoutes(self.responses, self.metrics)
         models = ModelRoutes(self.responses)
+        sessions = SessionRoutes(self._sessions, self.responses, self.config)
         routes = [
             _route("GET", "/livez", health.live),
             _route("GET", "/readyz", health.ready),
@@ -74,6 +76,12 @@ class Gateway:
             _route("GET", "/v1/models", models.list),
             _route("GET", "/v1/models/{model:path}", models.one),
             _route("POST", "/v1/chat/completions", chat.__call__),
+            _route("GET", "/v1/sessions", sessions.list),
+            _methods(
+                "/v1/sessions/{id}",
+                {"GET": sessions.one, "POST": sessions.rename, "DELETE": sessions.delete},
+            ),
+            _route("GET", "/v1/sessions/{id}/export", sessions.export),
             WebSocketRoute("/v1/realtime", self.realtime.__call__),
             _route("GET", "/v1/realtime", _upgrade_required),
             Mount("/v1", _unknown_route),
@@ -215,12 +223,20 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def _route(method: str, path: str, endpoint: Endpoint) -> Route:
-    """A route of one method, HEAD along with GET; all others are told so."""
-    allowed = ("GET", "HEAD") if method == "GET" else (method,)
+    """A route of one method."""
+    return _methods(path, {method: endpoint})
+
+
+def _methods(path: str, endpoints: Mapping[str, Endpoint]) -> Route:
+    """A route of some methods, HEAD along with GET; all others are told so."""
+    allowed = dict(endpoints)
+    if "GET" in allowed:
+        allowed["HEAD"] = allowed["GET"]
 
     async def checked(request: Request) -> Response:
-        if request.method not in allowed:
-            raise WrongMethod(f"{path} takes {method}, not {request.method[:16]}.")
+        endpoint = allowed.get(request.method)
+        if endpoint is None:
+            raise WrongMethod(f"{path} takes {', '.join(endpoints)}, not {request.method[:16]}.")
         return await endpoint(request)
 
     route = Route(path, checked)

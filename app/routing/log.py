@@ -66,6 +66,19 @@ class ResponseLog:
         entries: Any = await self._redis.xrevrange(keys.log(request_id), count=1)
         return event_from_wire(orjson.loads(entries[0][1][b"e"])) if entries else None
 
+    async def forget(self, request_ids: Sequence[str]) -> None:
+        """Drop the logs of responses that have ended.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        if not request_ids:
+            return
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for request_id in request_ids:
+                pipe.unlink(keys.log(request_id))
+            await pipe.execute()
+
     async def end(self, request_id: str, error: ReparteeError) -> Finished | Failed:
         """End the log with `error` under the next epoch, unless it has ended.
 

@@ -7,14 +7,23 @@
 | `rp:ses:{<sid>}:items` | hash | item id to item as JSON |
 | `rp:ses:{<sid>}:sends` | hash | client event id to the id of the item that it made |
 | `rp:ses:{<sid>}:ring` | list | those event ids, newest first |
+| `rp:ses:list:{<tenant>}` | sorted set | a tenant's session ids, by their last turn |
 
-The braces put all of them into one Redis Cluster slot. Each use of a conversation
-renews the lifetime of all of them.
+`rp:ses:{<sid>}:changes` is a channel: each change is told there as it is made.
+
+The braces put all of a conversation's keys into one Redis Cluster slot; a tenant's list
+is in another, so it is written after the conversation and read with mistrust. Each use
+of a conversation renews the lifetime of all its keys. One without items lives shortly,
+and is in no list.
 """
 
 from __future__ import annotations
 
 SESSION_TTL_S = 7 * 24 * 3600
+# Of a conversation without items: an open socket renews it.
+EMPTY_TTL_S = 3600
+# Sessions in a tenant's list; those used longest ago leave it, and can still be opened.
+MAX_LISTED = 10_000
 
 # A conversation's bounds: a further item is refused, a running answer is still kept.
 MAX_ITEMS = 2000
@@ -25,6 +34,16 @@ MAX_SENDS = 256
 
 # Seconds past its deadline in which a response still counts as running.
 DEADLINE_GRACE_S = 10.0
+
+
+def listed(tenant: str) -> str:
+    """The tenant's list."""
+    return f"rp:ses:list:{{{tenant}}}"
+
+
+def changes(session_id: str) -> str:
+    """The conversation's channel."""
+    return f"rp:ses:{{{session_id}}}:changes"
 
 
 def of(session_id: str) -> list[str]:

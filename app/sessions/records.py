@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.contract import Event, Finished, FinishReason
@@ -94,12 +94,14 @@ class ActiveResponse:
         item_id: The item that its answer becomes.
         previous_item_id: The item that the answer follows; None if there was none.
         deadline_at: Unix seconds.
+        asked: What it was asked to be, as the edge stored it.
     """
 
     response_id: str
     item_id: str
     previous_item_id: str | None
     deadline_at: float
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Session:
         active: The running response, if any.
         created_at: Unix seconds.
         updated_at: Unix seconds.
+        title: Given by a person, or made of the first message; None before that.
     """
 
     session_id: str
@@ -125,3 +128,37 @@ class Session:
     active: ActiveResponse | None
     created_at: float
     updated_at: float
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a search found its words: an item, and the text around them."""
+
+    item_id: str
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A conversation as a list shows it.
+
+    Attributes:
+        session_id: Its id.
+        title: As `Session.title`.
+        settings: As the edge stored them.
+        num_items: How many it holds.
+        is_running: Whether an answer is being made.
+        created_at: Unix seconds.
+        updated_at: Unix seconds.
+        match: Where a search found its words, if not in the title.
+    """
+
+    session_id: str
+    title: str | None
+    settings: Mapping[str, Any]
+    num_items: int
+    is_running: bool
+    created_at: float
+    updated_at: float
+    match: Match | None = None

@@ -19,8 +19,11 @@ _NAMES = (
     "add_item",
     "begin_response",
     "delete_item",
+    "delete_session",
     "finish_response",
+    "rename",
     "replace_item",
+    "truncate_after",
     "update_settings",
 )
 
@@ -31,10 +34,11 @@ class Scripts:
     Args:
         redis: A pooled client.
         ttl_s: A conversation's lifetime after its last use.
+        empty_ttl_s: That of one without items.
     """
 
-    def __init__(self, redis: Redis, ttl_s: int) -> None:
-        self._ttl_s = ttl_s
+    def __init__(self, redis: Redis, ttl_s: int, empty_ttl_s: int) -> None:
+        self._lifetimes_s = (ttl_s, empty_ttl_s)
         folder = resources.files(__package__) / "lua"
         common = (folder / "common.lua").read_text()
         self._scripts = {
@@ -42,8 +46,16 @@ class Scripts:
             for name in _NAMES
         }
 
-    async def run(self, name: str, session_id: str, *args: str | bytes | float) -> list[Any]:
+    async def run(
+        self, name: str, session_id: str, *args: str | bytes | float, origin: str = ""
+    ) -> list[Any]:
         """Run a script on a conversation.
+
+        Args:
+            name: Of `lua/`.
+            session_id: Which conversation.
+            args: The script's own.
+            origin: Who changes it, as listeners are told.
 
         Returns:
             What it returned: a word for the outcome, then details, text decoded.
@@ -52,6 +64,6 @@ class Scripts:
             RedisError: Redis failed.
         """
         reply = await self._scripts[name](
-            keys=keys.of(session_id), args=[self._ttl_s, time.time(), *args]
+            keys=keys.of(session_id), args=[*self._lifetimes_s, time.time(), origin, *args]
         )
         return [part.decode() if isinstance(part, bytes) else part for part in reply]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,18 +20,14 @@ from redis.asyncio import Redis
 from app.redis_client import make_client, redis_errors
 from app.routing.log import ResponseLog
 from app.sessions import keys
-from app.sessions.records import ActiveResponse, AddedItem, Item, Session, end_reason
-from app.sessions.refusals import no_item, no_session, refuse
+from app.sessions.index import SessionIndex
+from app.sessions.reader import SessionReader, active_of
+from app.sessions.records import ActiveResponse, AddedItem, Item, Session
+from app.sessions.refusals import no_session, refuse
 from app.sessions.scripts import Scripts
-from engine.contract import (
-    Conflict,
-    Cursor,
-    Delta,
-    Failed,
-    Finished,
-    FinishReason,
-    InvalidRequest,
-)
+from app.sessions.titles import default_title
+from app.sessions.unseen import unseen_answer
+from engine.contract import Conflict, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +41,28 @@ class SessionStore:
     Args:
         redis_url: Where.
         ttl_s: A conversation's lifetime after its last use, in seconds.
+        empty_ttl_s: That of one without items.
         redis: A pooled client to share; made (and closed) here by default.
+
+    Attributes:
+        index: Each tenant's list.
     """
 
     def __init__(
-        self, redis_url: str, *, ttl_s: int = keys.SESSION_TTL_S, redis: Redis | None = None
+        self,
+        redis_url: str,
+        *,
+        ttl_s: int = keys.SESSION_TTL_S,
+        empty_ttl_s: int = keys.EMPTY_TTL_S,
+        redis: Redis | None = None,
     ) -> None:
         self._owns_redis = redis is None
         self._redis = redis or make_client(redis_url, "repartee-sessions")
-        self._ttl_s = ttl_s
-        self._scripts = Scripts(self._redis, ttl_s)
+        self._empty_ttl_s = empty_ttl_s
+        self._scripts = Scripts(self._redis, ttl_s, empty_ttl_s)
+        self._reader = SessionReader(self._redis, ttl_s, empty_ttl_s)
         self._log = ResponseLog(self._redis)
+        self.index = SessionIndex(self._redis, ttl_s)
 
     async def close(self) -> None:
         """Close the client, if it was made here."""
@@ -84,7 +91,7 @@ class SessionStore:
                     ("bytes", "0"),
                 ):
                     pipe.hsetnx(meta, name, value)
-                pipe.expire(meta, self._ttl_s)
+                pipe.expire(meta, self._empty_ttl_s)
                 await pipe.execute()
         session = await self.load(session_id)
         if session.tenant != tenant or orjson.dumps(session.settings) != body:
@@ -103,11 +110,11 @@ class SessionStore:
         Raises:
             NotFound: there is none, it has expired, or it's another tenant's.
         """
-        session = await self._read(session_id)
+        session = await self._reader.read(session_id)
         if tenant is not None and session.tenant != tenant:
             raise no_session(session_id)
         if session.active is not None and await self._reconcile(session_id, session.active):
-            session = await self._read(session_id)
+            session = await self._reader.read(session_id)
         return session
 
     async def update_settings(
@@ -116,6 +123,7 @@ class SessionStore:
         settings: Mapping[str, Any],
         *,
         expected_version: int | None = None,
+        origin: str = "",
     ) -> int:
         """Replace the settings; the new version.
 
@@ -124,7 +132,11 @@ class SessionStore:
             Conflict: the version isn't the expected one any more.
         """
         reply = await self._run(
-            "update_settings", session_id, orjson.dumps(settings), _text(expected_version)
+            "update_settings",
+            session_id,
+            orjson.dumps(settings),
+            _text(expected_version),
+            origin=origin,
         )
         return int(reply[1])
 
@@ -136,6 +148,7 @@ class SessionStore:
         after: str | None = None,
         event_id: str | None = None,
         expected_version: int | None = None,
+        origin: str = "",
     ) -> AddedItem:
         """Put an item in.
 
@@ -145,6 +158,7 @@ class SessionStore:
             after: The item before it; `root` for the front, None for the end.
             event_id: The client's id of the send: a repeated one adds nothing.
             expected_version: Refuse if the conversation has changed since.
+            origin: Who adds it, as listeners are told.
 
         Raises:
             NotFound: no such conversation, or no such item as `after`.
@@ -171,10 +185,14 @@ class SessionStore:
             keys.MAX_ITEM_BYTES,
             keys.MAX_SENDS,
             _text(expected_version),
+            default_title(item.text) if item.role == "user" else "",
             item_id=item.item_id,
             after=after,
+            origin=origin,
         )
-        outcome, version, previous, item_id = reply
+        outcome, version, previous, item_id, *more = reply
+        if more and more[0] == 1:
+            await self.index.note(more[1], session_id)
         return AddedItem(item_id, previous or None, int(version), outcome == "ok")
 
     async def get_item(self, session_id: str, item_id: str) -> Item:
@@ -183,17 +201,20 @@ class SessionStore:
         Raises:
             NotFound: no such conversation or item.
         """
-        return Item.from_wire(orjson.loads(await self._item_body(session_id, item_id)))
+        return Item.from_wire(orjson.loads(await self._reader.item_body(session_id, item_id)))
 
-    async def delete_item(self, session_id: str, item_id: str) -> int:
+    async def delete_item(self, session_id: str, item_id: str, *, origin: str = "") -> int:
         """Take an item out; the new version.
 
         Raises:
             NotFound: no such conversation or item.
         """
-        return int((await self._run("delete_item", session_id, item_id, item_id=item_id))[1])
+        reply = await self._run("delete_item", session_id, item_id, item_id=item_id, origin=origin)
+        return int(reply[1])
 
-    async def truncate(self, session_id: str, item_id: str, num_chars: int) -> Item:
+    async def truncate(
+        self, session_id: str, item_id: str, num_chars: int, *, origin: str = ""
+    ) -> Item:
         """Cut an assistant's item to its first `num_chars` characters.
 
         Raises:
@@ -201,7 +222,7 @@ class SessionStore:
             InvalidRequest: the item isn't an assistant's.
         """
         for _ in range(_REPLACE_TRIES):
-            body = await self._item_body(session_id, item_id)
+            body = await self._reader.item_body(session_id, item_id)
             item = Item.from_wire(orjson.loads(body))
             if item.role != "assistant":
                 raise InvalidRequest(
@@ -218,12 +239,36 @@ class SessionStore:
                 item_id,
                 orjson.dumps(item.to_wire()),
                 body,
+                num_chars,
                 item_id=item_id,
+                origin=origin,
                 may_be_stale=True,
             )
             if reply[0] == "ok":
                 return item
         raise Conflict(f"The item {item_id!r:.100} keeps changing.", code="version_conflict")
+
+    async def truncate_after(
+        self, session_id: str, item_id: str | None, *, origin: str = ""
+    ) -> list[str]:
+        """Take out all that comes after an item, as long as no response runs.
+
+        Args:
+            session_id: Where.
+            item_id: The last item that stays; None takes out everything.
+            origin: Who does it, as listeners are told.
+
+        Returns:
+            The ids of what was taken out.
+
+        Raises:
+            NotFound: no such conversation or item.
+            Conflict: a response is running.
+        """
+        reply = await self._when_idle(
+            "truncate_after", session_id, item_id or "root", item_id=item_id, origin=origin
+        )
+        return [str(part) for part in reply[2:]]
 
     async def begin_response(
         self,
@@ -234,6 +279,8 @@ class SessionStore:
         deadline_at: float,
         event_id: str | None = None,
         answers: str | None = None,
+        asked: Mapping[str, Any] | None = None,
+        origin: str = "",
     ) -> str | None:
         """Make a response the one that may write to the conversation.
 
@@ -246,6 +293,8 @@ class SessionStore:
                 nothing added since, it begins nothing.
             answers: The item that it is to answer, without which nothing begins; None
                 takes the conversation as it is.
+            asked: What it is asked to be: whoever else shows it, shows that.
+            origin: Who begins it, as listeners are told.
 
         Returns:
             The item that the answer follows; None in an empty conversation.
@@ -255,25 +304,19 @@ class SessionStore:
             Conflict: another response is running.
             InvalidRequest: the request was answered before.
         """
-        args = (response_id, item_id, deadline_at, keys.DEADLINE_GRACE_S, event_id or "")
-
-        async def begin() -> list[Any]:
-            return await self._run(
-                *("begin_response", session_id, *args, answers or ""),
-                item_id=answers,
-                may_be_busy=True,
-            )
-
-        reply = await begin()
-        if reply[0] == "busy":
-            active = (await self._read(session_id)).active
-            if active is None or await self._reconcile(session_id, active):
-                reply = await begin()
-        if reply[0] == "busy":
-            raise Conflict(
-                f"The conversation already has an active response: {reply[1]}. "
-                "Wait until it is done, or cancel it."
-            )
+        reply = await self._when_idle(
+            "begin_response",
+            session_id,
+            response_id,
+            item_id,
+            deadline_at,
+            keys.DEADLINE_GRACE_S,
+            event_id or "",
+            answers or "",
+            orjson.dumps(asked or {}),
+            item_id=answers,
+            origin=origin,
+        )
         return reply[2] or None
 
     async def finish_response(
@@ -305,7 +348,10 @@ class SessionStore:
             reply = await self._scripts.run(
                 "finish_response", session_id, response_id, item_id, body
             )
-        return bool(reply[0] == "ok")
+        if reply[0] != "ok":
+            return False
+        await self.index.note(reply[2], session_id)
+        return True
 
     async def active_response(self, session_id: str) -> ActiveResponse | None:
         """The running response, if any.
@@ -313,7 +359,7 @@ class SessionStore:
         Raises:
             NotFound: no such conversation.
         """
-        fields = ("active", "active_item", "active_after", "active_until")
+        fields = ("active", "active_item", "active_after", "active_until", "active_asked")
         with redis_errors("active response"):
             reply: list[Any] = await self._redis.hmget(
                 keys.of(session_id)[0], ("created_at", *fields)
@@ -323,51 +369,41 @@ class SessionStore:
             raise no_session(session_id)
         if values[0] is None:
             return None
-        active = _active({name.encode(): value for name, value in zip(fields, values, strict=True)})
+        active = active_of(
+            {name.encode(): value for name, value in zip(fields, values, strict=True)}
+        )
         if active is not None and await self._reconcile(session_id, active):
             return None
         return active
 
-    async def delete(self, session_id: str) -> bool:
-        """Forget a conversation; whether there was one."""
+    async def rename(self, session_id: str, title: str, *, tenant: str, origin: str = "") -> None:
+        """Give a conversation a title.
+
+        Raises:
+            NotFound: the tenant has no such conversation.
+        """
+        await self._run("rename", session_id, tenant, title, origin=origin)
+
+    async def delete(self, session_id: str, *, tenant: str, origin: str = "") -> str | None:
+        """Forget a conversation, and the logs of its answers.
+
+        Returns:
+            The response that was running, which nobody has cancelled yet.
+
+        Raises:
+            NotFound: the tenant has no such conversation.
+        """
+        session = await self.load(session_id, tenant=tenant)
+        reply = await self._run("delete_session", session_id, tenant, origin=origin)
+        made = [item.response_id for item in session.items if item.response_id is not None]
         with redis_errors("session delete"):
-            return bool(await self._redis.unlink(*keys.of(session_id)))
+            await self._log.forget(made)
+        await self.index.drop(tenant, [session_id])
+        return reply[1] or None
 
-    async def _read(self, session_id: str) -> Session:
-        meta_key, order_key, items_key, *_ = names = keys.of(session_id)
-        with redis_errors("session load"):
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.hgetall(meta_key)
-                pipe.lrange(order_key, 0, -1)
-                pipe.hgetall(items_key)
-                for name in names:
-                    pipe.expire(name, self._ttl_s)
-                meta, order, bodies, *_ = await pipe.execute()
-        if not meta:
-            raise no_session(session_id)
-        return Session(
-            session_id=session_id,
-            version=int(meta[b"version"]),
-            tenant=meta[b"tenant"].decode(),
-            settings=orjson.loads(meta[b"settings"]),
-            items=tuple(Item.from_wire(orjson.loads(bodies[item_id])) for item_id in order),
-            active=_active(meta),
-            created_at=float(meta[b"created_at"]),
-            updated_at=float(meta[b"updated_at"]),
-        )
-
-    async def _item_body(self, session_id: str, item_id: str) -> bytes:
-        meta_key, _, items_key, *_ = keys.of(session_id)
-        with redis_errors("item read"):
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.exists(meta_key)
-                pipe.hget(items_key, item_id)
-                exists, body = await pipe.execute()
-        if not exists:
-            raise no_session(session_id)
-        if body is None:
-            raise no_item(item_id)
-        return bytes(body)
+    async def keep(self, session_ids: Sequence[str]) -> None:
+        """Renew the lifetime of conversations that are open somewhere."""
+        await self._reader.keep(session_ids)
 
     async def _reconcile(self, session_id: str, active: ActiveResponse) -> bool:
         """End a running response whose log has ended, or whose time is over.
@@ -375,24 +411,44 @@ class SessionStore:
         Returns:
             Whether the conversation has changed.
         """
-        events = []
-        cursor = Cursor(0, 0)
+        over = time.time() > active.deadline_at + keys.DEADLINE_GRACE_S
         with redis_errors("session reconcile"):
-            last = await self._log.last(active.response_id)
-            over = time.time() > active.deadline_at + keys.DEADLINE_GRACE_S
-            if not over and not isinstance(last, Finished | Failed):
-                return False
-            while part := await self._log.read(active.response_id, cursor):
-                events += part
-                cursor = Cursor(part[-1].epoch, part[-1].seq)
-        text = "".join(event.text for event in events if isinstance(event, Delta))
-        reason = last.reason if isinstance(last, Finished) else None
-        item = None
-        if text or reason in (FinishReason.STOP, FinishReason.LENGTH):
-            status = "completed" if reason is FinishReason.STOP else "incomplete"
-            item = Item(active.item_id, "assistant", text, status, reason=end_reason(last))
+            ended = await unseen_answer(self._log, active, is_over=over)
+        if ended is None:
+            return False
         logger.info("response %s of %s ended unseen", active.response_id, session_id)
-        return await self.finish_response(session_id, active.response_id, item)
+        return await self.finish_response(session_id, active.response_id, ended.item)
+
+    async def _when_idle(
+        self,
+        script: str,
+        session_id: str,
+        *args: str | bytes | float,
+        item_id: str | None,
+        origin: str,
+    ) -> list[Any]:
+        """Run a script that a running response refuses.
+
+        Raises:
+            Conflict: one is running.
+        """
+
+        async def attempt() -> list[Any]:
+            return await self._run(
+                script, session_id, *args, item_id=item_id, origin=origin, may_be_busy=True
+            )
+
+        reply = await attempt()
+        if reply[0] == "busy":
+            active = (await self._reader.read(session_id)).active
+            if active is None or await self._reconcile(session_id, active):
+                reply = await attempt()
+        if reply[0] == "busy":
+            raise Conflict(
+                f"The conversation already has an active response: {reply[1]}. "
+                "Wait until it is done, or cancel it."
+            )
+        return reply
 
     async def _run(
         self,
@@ -401,12 +457,13 @@ class SessionStore:
         *args: str | bytes | float,
         item_id: str | None = None,
         after: str | None = None,
+        origin: str = "",
         may_be_busy: bool = False,
         may_be_stale: bool = False,
     ) -> list[Any]:
         """Run a script; its refusals become errors."""
         with redis_errors(script):
-            reply = await self._scripts.run(script, session_id, *args)
+            reply = await self._scripts.run(script, session_id, *args, origin=origin)
         outcome = reply[0]
         allowed = {"ok", "known"}
         allowed |= {"busy"} if may_be_busy else set()
@@ -414,17 +471,6 @@ class SessionStore:
         if outcome not in allowed:
             refuse(reply, session_id, item_id, after)
         return reply
-
-
-def _active(meta: Mapping[bytes, bytes]) -> ActiveResponse | None:
-    if b"active" not in meta:
-        return None
-    return ActiveResponse(
-        response_id=meta[b"active"].decode(),
-        item_id=meta[b"active_item"].decode(),
-        previous_item_id=meta[b"active_after"].decode() or None,
-        deadline_at=float(meta[b"active_until"]),
-    )
 
 
 def _text(version: int | None) -> str:

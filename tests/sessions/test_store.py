@@ -27,6 +27,7 @@ from engine.contract import (
 )
 from engine.contract import keys as shared_keys
 
+STOP = FinishReason.STOP
 SETTINGS = {"model": "m", "instructions": "Be brief."}
 
 
@@ -278,13 +279,34 @@ async def test_every_key_has_a_lifetime_that_use_renews(
 ) -> None:
     await store.add_item("s1", user("a"), event_id="e")
     await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
-    names = outside.keys("*")
-    assert sorted(names) == sorted(keys.of("s1"))
-    for name in names:
-        assert 0 < outside.ttl(name) <= keys.SESSION_TTL_S
-        outside.expire(name, 50)
+    names = keys.of("s1")
+    assert sorted(outside.keys("*")) == sorted([*names, keys.listed("t1")])
+    assert 0 < outside.ttl(keys.listed("t1")) <= 2 * keys.SESSION_TTL_S
+    for use in (store.load("s1"), store.keep(["s1", "nowhere"])):
+        for name in names:
+            assert 0 < outside.ttl(name) <= keys.SESSION_TTL_S
+            outside.expire(name, 50)
+        await use
+        assert all(outside.ttl(name) > 50 for name in names)
+
+
+async def test_a_conversation_without_items_lives_shortly(
+    store: SessionStore, outside: redis_module.Redis
+) -> None:
+    (name,) = outside.keys("*")
+    assert 0 < outside.ttl(name) <= keys.EMPTY_TTL_S
+    outside.expire(name, 50)
     await store.load("s1")
-    assert all(outside.ttl(name) > 50 for name in names)
+    assert 50 < outside.ttl(name) <= keys.EMPTY_TTL_S
+    await store.update_settings("s1", {"model": "m"})
+    assert outside.ttl(name) <= keys.EMPTY_TTL_S
+    outside.expire(name, 50)
+    await store.keep(["s1"])
+    assert 50 < outside.ttl(name) <= keys.EMPTY_TTL_S
+    await store.add_item("s1", user("a"))
+    assert outside.ttl(name) > keys.EMPTY_TTL_S
+    await store.truncate_after("s1", None)
+    assert outside.ttl(name) <= keys.EMPTY_TTL_S
 
 
 async def test_half_a_surrogate_pair_is_refused_and_nothing_kept(store: SessionStore) -> None:
@@ -296,8 +318,15 @@ async def test_half_a_surrogate_pair_is_refused_and_nothing_kept(store: SessionS
 
 async def test_a_deleted_session_is_gone(store: SessionStore, outside: redis_module.Redis) -> None:
     await store.add_item("s1", user("a"), event_id="e")
-    assert await store.delete("s1")
-    assert not await store.delete("s1")
+    await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
+    write_log(outside, "r1", [Accepted("r1", 1, 0, 3)])
+    await store.finish_response("s1", "r1", Item("x", "assistant", "yes"))
+    await store.begin_response("s1", "r2", item_id="y", deadline_at=time.time() + 60)
+    with pytest.raises(NotFound):
+        await store.delete("s1", tenant="t2")
+    assert await store.delete("s1", tenant="t1") == "r2"
+    with pytest.raises(NotFound):
+        await store.delete("s1", tenant="t1")
     assert outside.keys("*") == []
     with pytest.raises(NotFound):
         await store.add_item("s1", user("b"))
@@ -364,3 +393,52 @@ async def test_the_running_response_is_read_without_the_items(
     assert (active.response_id, active.item_id, active.previous_item_id) == ("r1", "x", "a")
     write_log(outside, "r1", [Failed("r1", 1, 0, Unavailable("gone"))])
     assert await store.active_response("s1") is None
+
+
+async def test_what_comes_after_an_item_is_taken_out(store: SessionStore) -> None:
+    for name in ("a", "b", "c", "d"):
+        await store.add_item("s1", user(name))
+    assert await store.truncate_after("s1", "b") == ["c", "d"]
+    assert await store.truncate_after("s1", "b") == []
+    assert await ids(store) == ["a", "b"]
+    with pytest.raises(NotFound) as caught:
+        await store.truncate_after("s1", "c")
+    assert caught.value.code == "item_not_found"
+    assert (await store.add_item("s1", user("e"))).previous_item_id == "b"
+    assert await store.truncate_after("s1", None) == ["a", "b", "e"]
+    assert await ids(store) == []
+
+
+async def test_nothing_is_taken_out_under_a_running_response(
+    store: SessionStore, outside: redis_module.Redis
+) -> None:
+    await store.add_item("s1", user("a"))
+    await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
+    with pytest.raises(Conflict) as caught:
+        await store.truncate_after("s1", None)
+    assert caught.value.code == "conversation_already_has_active_response"
+    assert await ids(store) == ["a"]
+    # The gateway that followed it died: its log says that it has ended.
+    write_log(outside, "r1", [Delta("r1", 1, 0, "yes", 1), Finished("r1", 1, 1, STOP, Usage(1, 1))])
+    assert await store.truncate_after("s1", "a") == ["x"]
+
+
+async def test_titles_are_made_once_and_given_at_will(store: SessionStore) -> None:
+    async def title() -> str | None:
+        return (await store.load("s1")).title
+
+    assert await title() is None
+    await store.add_item("s1", Item("s", "system", "Be kind."))
+    assert await title() is None
+    await store.add_item("s1", user("a", "  What is\nlove?  "))
+    await store.add_item("s1", user("b", "And then?"))
+    assert await title() == "What is love?"
+    await store.truncate_after("s1", None)
+    assert await title() is None
+    await store.add_item("s1", user("c", "Another"))
+    assert await title() == "Another"
+    with pytest.raises(NotFound):
+        await store.rename("s1", "Mine", tenant="t2")
+    await store.rename("s1", "Mine", tenant="t1")
+    await store.truncate_after("s1", None)
+    assert await title() == "Mine"

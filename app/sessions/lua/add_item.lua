@@ -1,6 +1,7 @@
--- ARGV: 3 item id, 4 item as JSON, 5 after ('' the end, 'root' the front, or an id),
--- 6 client event id or '', 7 most items, 8 most bytes, 9 most event ids, 10 version or ''.
-local id, body, after, send = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+-- ARGV: 5 item id, 6 item as JSON, 7 after ('' the end, 'root' the front, or an id),
+-- 8 client event id or '', 9 most items, 10 most bytes, 11 most event ids,
+-- 12 version or '', 13 the title that it would give or ''.
+local id, body, after, send = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 local function same(old_body)
   local old, new = cjson.decode(old_body), cjson.decode(body)
@@ -16,7 +17,7 @@ if send ~= '' then
     return {'known', tonumber(redis.call('HGET', meta, 'version')), before(made), made}
   end
 end
-if stale(ARGV[10]) then
+if stale(ARGV[12]) then
   return {'stale'}
 end
 local existing = redis.call('HGET', items, id)
@@ -30,11 +31,11 @@ if after ~= '' and after ~= 'root' and redis.call('HEXISTS', items, after) == 0 
   return {'no_previous'}
 end
 local count = redis.call('LLEN', order)
-if count >= tonumber(ARGV[7]) then
+if count >= tonumber(ARGV[9]) then
   return {'too_many', count}
 end
 local size = tonumber(redis.call('HGET', meta, 'bytes')) + #body
-if size > tonumber(ARGV[8]) then
+if size > tonumber(ARGV[10]) then
   return {'too_large', size}
 end
 
@@ -52,8 +53,13 @@ redis.call('HSET', items, id, body)
 redis.call('HSET', meta, 'bytes', size)
 if send ~= '' then
   local is_new = redis.call('HSET', sends, send, id) == 1
-  if is_new and redis.call('LPUSH', ring, send) > tonumber(ARGV[9]) then
+  if is_new and redis.call('LPUSH', ring, send) > tonumber(ARGV[11]) then
     redis.call('HDEL', sends, redis.call('RPOP', ring))
   end
 end
-return done(previous, id)
+local change = {k = 'item', id = id, after = previous, body = told(body)}
+if ARGV[13] ~= '' and redis.call('HSETNX', meta, 'title', ARGV[13]) == 1
+  and redis.call('HEXISTS', meta, 'name') == 0 then
+  change.title = ARGV[13]
+end
+return done(change, previous, id, count + 1, redis.call('HGET', meta, 'tenant'))

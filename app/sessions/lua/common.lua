@@ -1,17 +1,32 @@
--- Put before every script. ARGV[1] is the lifetime in seconds, ARGV[2] the time now.
+-- Put before every script. ARGV[1] is the lifetime in seconds, ARGV[2] that of a
+-- conversation without items, ARGV[3] the time now, ARGV[4] who changes it ('' nobody
+-- in particular): whoever hears of a change knows its own by that.
 local meta, order, items, sends, ring = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 if redis.call('EXISTS', meta) == 0 then
   return {'gone'}
 end
 
-local function done(...)
+local function announce(version, change)
+  change.v, change.o = version, ARGV[4]
+  redis.call('PUBLISH', meta .. ':changes', cjson.encode(change))
+end
+
+-- Ends a script that changed something: the version rises, whoever listens is told.
+local function done(change, ...)
   local version = redis.call('HINCRBY', meta, 'version', 1)
-  redis.call('HSET', meta, 'updated_at', ARGV[2])
+  redis.call('HSET', meta, 'updated_at', ARGV[3])
+  local lifetime = redis.call('LLEN', order) > 0 and ARGV[1] or ARGV[2]
   for _, key in ipairs(KEYS) do
-    redis.call('EXPIRE', key, ARGV[1])
+    redis.call('EXPIRE', key, lifetime)
   end
+  announce(version, change)
   return {'ok', version, ...}
+end
+
+-- An item's JSON as listeners are told it; they fetch one that is long.
+local function told(body)
+  return #body <= 65536 and body or nil
 end
 
 local function stale(expected)

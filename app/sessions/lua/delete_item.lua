@@ -1,9 +1,9 @@
--- ARGV: 3 item id.
-local body = redis.call('HGET', items, ARGV[3])
+-- ARGV: 5 item id.
+local body = redis.call('HGET', items, ARGV[5])
 if not body then
   return {'no_item'}
 end
-redis.call('LREM', order, 1, ARGV[3])
-redis.call('HDEL', items, ARGV[3])
+redis.call('LREM', order, 1, ARGV[5])
+redis.call('HDEL', items, ARGV[5])
 redis.call('HINCRBY', meta, 'bytes', -#body)
-return done()
+return done({k = 'deleted', id = ARGV[5]})

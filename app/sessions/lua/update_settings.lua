@@ -1,6 +1,6 @@
--- ARGV: 3 settings as JSON, 4 version or ''.
-if stale(ARGV[4]) then
+-- ARGV: 5 settings as JSON, 6 version or ''.
+if stale(ARGV[6]) then
   return {'stale'}
 end
-redis.call('HSET', meta, 'settings', ARGV[3])
-return done()
+redis.call('HSET', meta, 'settings', ARGV[5])
+return done({k = 'settings', settings = told(ARGV[5])})

@@ -1,0 +1,105 @@
+"""`/v1/sessions`: a tenant's conversations, listed, read, renamed, ended, taken along."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.auth import Principal
+from app.gateway.bodies import read_body
+from app.gateway.config import GatewayConfig
+from app.gateway.edge import PRINCIPAL
+from app.gateway.responses import Responses
+from app.gateway.session_views import (
+    deleted_object,
+    export_json,
+    export_markdown,
+    file_name,
+    list_object,
+    read_export_format,
+    read_list_query,
+    read_rename,
+    session_object,
+)
+from app.protocol.json_codec import encode
+from app.sessions import Session, SessionStore
+from engine.contract import ReparteeError
+
+logger = logging.getLogger(__name__)
+
+
+class SessionRoutes:
+    """The routes' handlers.
+
+    Args:
+        sessions: The conversations.
+        responses: The way to the engine.
+        config: Limits.
+    """
+
+    def __init__(self, sessions: SessionStore, responses: Responses, config: GatewayConfig) -> None:
+        self._sessions = sessions
+        self._responses = responses
+        self._config = config
+
+    async def list(self, request: Request) -> Response:
+        """`GET /v1/sessions`."""
+        wanted = read_list_query(request.query_params)
+        page = await self._sessions.index.page(
+            _principal(request).tenant, limit=wanted.limit, after=wanted.after, query=wanted.query
+        )
+        return _json(list_object(page))
+
+    async def one(self, request: Request) -> Response:
+        """`GET /v1/sessions/{id}`."""
+        return _json(session_object(await self._load(request)))
+
+    async def rename(self, request: Request) -> Response:
+        """`POST /v1/sessions/{id}`."""
+        title = read_rename(await read_body(request, self._config.max_body_bytes))
+        session_id, tenant = request.path_params["id"], _principal(request).tenant
+        await self._sessions.rename(session_id, title, tenant=tenant)
+        return _json(session_object(await self._load(request)))
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/sessions/{id}`: its answer ends too, and its sockets close."""
+        session_id, tenant = request.path_params["id"], _principal(request).tenant
+        running = await self._sessions.delete(session_id, tenant=tenant)
+        try:
+            if running is not None:
+                await self._responses.engine.cancel(running)
+            await self._responses.engine.release(session_id)
+        except ReparteeError as error:
+            # The answer has nowhere to go any more, and ends at its deadline.
+            logger.warning("what %s left in the engine stays a while: %s", session_id, error)
+        return _json(deleted_object(session_id))
+
+    async def export(self, request: Request) -> Response:
+        """`GET /v1/sessions/{id}/export`."""
+        kind = read_export_format(request.query_params)
+        session = await self._load(request)
+        if kind == "json":
+            answer = _json(export_json(session))
+        else:
+            answer = Response(export_markdown(session), media_type="text/markdown")
+        answer.headers["content-disposition"] = f'attachment; filename="{file_name(session, kind)}"'
+        answer.headers["cache-control"] = "no-store"
+        return answer
+
+    async def _load(self, request: Request) -> Session:
+        return await self._sessions.load(
+            request.path_params["id"], tenant=_principal(request).tenant
+        )
+
+
+def _principal(request: Request) -> Principal:
+    principal: Principal = request.scope["state"][PRINCIPAL]
+    return principal
+
+
+def _json(value: object) -> Response:
+    answer = Response(encode(value), media_type="application/json")
+    answer.headers["cache-control"] = "no-store"
+    return answer

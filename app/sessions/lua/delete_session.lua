@@ -1,0 +1,8 @@
+-- ARGV: 5 tenant.
+if redis.call('HGET', meta, 'tenant') ~= ARGV[5] then
+  return {'gone'}
+end
+local active = redis.call('HGET', meta, 'active') or ''
+announce(tonumber(redis.call('HGET', meta, 'version')) + 1, {k = 'gone'})
+redis.call('UNLINK', unpack(KEYS))
+return {'ok', active}
