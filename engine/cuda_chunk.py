@@ -1,12 +1,17 @@
-"""A decode chunk on the GPU: its buffers, and the CUDA graph of one step over them."""
+"""Decode steps on the GPU: their buffers, the graph of one step, and steps under way.
+
+State stays on the device from step to step. The host fills it once, then asks for steps
+and collects tokens later, so that it works on earlier tokens while the GPU makes the next.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 
+from engine.cuda_graph import Pool, StepGraph
 from engine.step import Work
 from kernels.cuda.launch import overlapped_launches
 from kernels.decode_state.triton import advance
@@ -18,10 +23,45 @@ from kernels.sampling.triton import DeviceRows, sample_rows
 OVERLAP_ROWS = 64
 
 Forward = Callable[..., torch.Tensor]
+Rows = Sequence[tuple[Work, SamplingRow]]
+
+
+@dataclass(slots=True)
+class Segment:
+    """Steps that were launched together, and where their tokens arrive.
+
+    Attributes:
+        num_steps: How many.
+        tokens: int64 [steps, rows], on the host.
+        landed: Recorded once they are there; None off the GPU.
+    """
+
+    num_steps: int
+    tokens: torch.Tensor
+    landed: torch.cuda.Event | None
+
+    def wait(self) -> list[list[int]]:
+        """Each row's tokens."""
+        if self.landed is not None:
+            self.landed.synchronize()
+        return self.tokens[: self.num_steps].T.tolist()
+
+
+class _HostRows:
+    """What the host tells the device of a batch's rows, in pinned memory."""
+
+    def __init__(self, num_rows: int, max_blocks: int, pinned: bool) -> None:
+        # ids, positions, sample positions, slots, seeds, limits, steps
+        self.ints = torch.empty(7, num_rows, dtype=torch.int64, pin_memory=pinned)
+        # context length, top_k
+        self.lens = torch.zeros(2, num_rows, dtype=torch.int32, pin_memory=pinned)
+        # temperature, top_p, min_p
+        self.floats = torch.empty(3, num_rows, dtype=torch.float32, pin_memory=pinned)
+        self.tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, pin_memory=pinned)
 
 
 class DecodeChunk:
-    """Decodes up to `num_rows` sequences some tokens on, without the host in between.
+    """Decodes up to `num_rows` sequences, without the host between steps.
 
     Args:
         forward: The model's; see `engine.runner.Model`.
@@ -29,9 +69,9 @@ class DecodeChunk:
         num_rows: Rows of the batch; those without a sequence are padding.
         max_context_len: Longest context of any row, rounded up; sizes the attention.
         max_blocks: Blocks of the longest sequence that may come.
-        max_steps: Most steps a chunk.
+        max_steps: Most steps a segment.
         device: Where it runs.
-        pool: The graphs' shared memory pool; None runs without a graph.
+        pool: The graphs' shared memory.
     """
 
     def __init__(
@@ -43,20 +83,24 @@ class DecodeChunk:
         max_blocks: int,
         max_steps: int,
         device: torch.device,
-        pool: tuple[int, int] | None,
+        pool: Pool,
     ) -> None:
+        self.max_context_len = max_context_len
         self._forward = forward
         self._caches = caches
         self._block_size = caches[0].block_size
         self._num_rows = num_rows
         pinned = device.type == "cuda"
-        # ids, positions, sample positions, slots, limits, seeds, steps
-        self._host_ints = torch.empty(7, num_rows, dtype=torch.int64, pin_memory=pinned)
-        # context length, top_k
-        self._host_lens = torch.zeros(2, num_rows, dtype=torch.int32, pin_memory=pinned)
-        self._host_tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, pin_memory=pinned)
-        self._host_floats = torch.empty(3, num_rows, dtype=torch.float32, pin_memory=pinned)
-        self._host_out = torch.empty(max_steps, num_rows, dtype=torch.int64, pin_memory=pinned)
+        # What was given to the device may still be on its way while the host fills the next.
+        self._host = [_HostRows(num_rows, max_blocks, pinned) for _ in range(2)]
+        # One segment is read while a second and a third are under way.
+        self._host_out = [
+            torch.empty(max_steps, num_rows, dtype=torch.int64, pin_memory=pinned) for _ in range(3)
+        ]
+        self._num_filled = 0
+        self._num_segments = 0
+        # Positions before which each row of the batch may write KV.
+        self._limits: list[int] = []
         self._ints = torch.empty(7, num_rows, dtype=torch.int64, device=device)
         self._tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, device=device)
         self._floats = torch.empty(3, num_rows, dtype=torch.float32, device=device)
@@ -72,41 +116,60 @@ class DecodeChunk:
         )
         temperature, top_p, min_p = self._floats
         self._sampling = DeviceRows(
-            temperature, self._lens[1], top_p, min_p, self._ints[5], self._ints[2]
+            temperature, self._lens[1], top_p, min_p, self._ints[4], self._ints[2]
         )
-        self._graph: torch.cuda.CUDAGraph | None = None
-        if pool is not None:
-            self._capture(pool)
-
-    def run(self, work: Sequence[tuple[Work, SamplingRow]]) -> list[list[int]]:
-        """Decode; the tokens of each of `work`, as many as it asks for."""
-        num_steps = max(item.num_decode_steps for item, _ in work)
-        self._fill(work)
-        self._upload()
-        for _ in range(num_steps):
-            if self._graph is None:
-                self._step()
-            else:
-                self._graph.replay()
-        self._host_out[:num_steps].copy_(self._out[:num_steps], non_blocking=True)
-        if self._out.is_cuda:
-            torch.cuda.current_stream().synchronize()
-        tokens = self._host_out[:num_steps, : len(work)].T.tolist()
-        return [row[: item.num_decode_steps] for row, (item, _) in zip(tokens, work, strict=True)]
-
-    def _capture(self, pool: tuple[int, int]) -> None:
         # With padding alone, a step compiles every kernel and writes no KV.
-        self._fill(())
-        self._upload()
-        self._step()
-        torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._step()
+        self.start(())
+        self._graph = StepGraph(self._step, pool)
+
+    def start(self, work: Rows, made: Sequence[list[int]] = ()) -> None:
+        """Put the device's rows where `work` says; steps under way are not waited for.
+
+        Args:
+            work: The rows.
+            made: Tokens of each row that were made already, from where `work` starts on.
+        """
+        host = self._next_host()
+        _fill_tables(host, work)
+        self._limits = [_limit(item, self._block_size) for item, _ in work]
+        _fill_rows(host, work, made or [[]] * len(work), self._limits, self._block_size)
+        self._ints.copy_(host.ints, non_blocking=True)
+        self._floats.copy_(host.floats, non_blocking=True)
+        self._tables.copy_(host.tables, non_blocking=True)
+        self._lens.copy_(host.lens, non_blocking=True)
+
+    def extend(self, work: Rows) -> None:
+        """Tell the device of the blocks that its rows, the same as before, have been given."""
+        host = self._next_host()
+        _fill_tables(host, work)
+        limits = host.ints[5]
+        limits.zero_()
+        self._limits = [_limit(item, self._block_size) for item, _ in work]
+        limits[: len(work)] = torch.tensor(self._limits)
+        self._ints[5].copy_(limits, non_blocking=True)
+        self._tables.copy_(host.tables, non_blocking=True)
+
+    def reaches(self, row: int, position: int) -> bool:
+        """Whether a row, once it has made the token before `position`, goes on from there."""
+        return position < self._limits[row]
+
+    def launch(self, num_steps: int) -> Segment:
+        """Start `num_steps` steps; their tokens land in the segment."""
+        self._ints[6].zero_()
+        for _ in range(num_steps):
+            self._graph.run()
+        tokens = self._host_out[self._num_segments % len(self._host_out)]
+        self._num_segments += 1
+        tokens[:num_steps].copy_(self._out[:num_steps], non_blocking=True)
+        landed = None
+        if self._out.is_cuda:
+            landed = torch.cuda.Event()
+            landed.record()
+        return Segment(num_steps, tokens, landed)
 
     @torch.inference_mode()
     def _step(self) -> None:
-        ids, positions, sample_positions, slots, limits, _, steps = self._ints
+        ids, positions, sample_positions, slots, _, limits, steps = self._ints
         with overlapped_launches(self._num_rows < OVERLAP_ROWS):
             logits = self._forward(ids, positions, slots, self._batch, self._caches, self._rows)
             sampled = sample_rows(logits, self._sampling)
@@ -115,40 +178,47 @@ class DecodeChunk:
                 self._batch.block_tables, self._out, steps, self._block_size,
             )  # fmt: skip
 
-    def _upload(self) -> None:
-        self._ints.copy_(self._host_ints, non_blocking=True)
-        self._floats.copy_(self._host_floats, non_blocking=True)
-        self._tables.copy_(self._host_tables, non_blocking=True)
-        self._lens.copy_(self._host_lens, non_blocking=True)
+    def _next_host(self) -> _HostRows:
+        self._num_filled += 1
+        return self._host[self._num_filled % len(self._host)]
 
-    def _fill(self, work: Sequence[tuple[Work, SamplingRow]]) -> None:
-        ints, floats = self._host_ints.numpy(), self._host_floats.numpy()
-        lens, tables = self._host_lens.numpy(), self._host_tables.numpy()
-        ints[:] = 0
-        ints[3] = -1
-        lens[:] = 0
-        floats[0] = 0.0
-        floats[1] = 1.0
-        floats[2] = 0.0
-        columns = []
-        for i, (item, row) in enumerate(work):
-            seq, position = item.sequence, item.start
-            table = seq.block_table
-            tables[i, : len(table)] = table
-            slot = table[position // self._block_size] * self._block_size
-            columns.append(
-                (
-                    seq.tokens[position], position, row.position,
-                    slot + position % self._block_size, position + item.num_decode_steps,
-                    row.seed, 0,
-                )
-            )  # fmt: skip
-        if not work:
-            return
-        count = len(work)
-        ints[:, :count] = np.array(columns, np.int64).T
-        lens[0, :count] = ints[1, :count] + 1
-        lens[1, :count] = [min(max(row.top_k, 0), 2**31 - 1) for _, row in work]
-        floats[0, :count] = [0.0 if row.is_greedy else row.temperature for _, row in work]
-        floats[1, :count] = [row.top_p for _, row in work]
-        floats[2, :count] = [row.min_p for _, row in work]
+
+def _limit(item: Work, block_size: int) -> int:
+    """Before which position a sequence has room for KV and is allowed an answer."""
+    seq = item.sequence
+    return min(len(seq.block_table) * block_size, seq.max_tokens)
+
+
+def _fill_tables(host: _HostRows, work: Rows) -> None:
+    tables = host.tables.numpy()
+    for i, (item, _) in enumerate(work):
+        table = item.sequence.block_table
+        tables[i, : len(table)] = table
+
+
+def _fill_rows(
+    host: _HostRows,
+    work: Rows,
+    made: Sequence[list[int]],
+    limits: Sequence[int],
+    block_size: int,
+) -> None:
+    """All but the tables. A row at its limit is padding."""
+    ints, floats, lens = host.ints.numpy(), host.floats.numpy(), host.lens.numpy()
+    ints[:] = 0
+    ints[3] = -1
+    lens[:] = 0
+    floats[0] = 0.0
+    floats[1] = 1.0
+    floats[2] = 0.0
+    for i, ((item, row), tokens, limit) in enumerate(zip(work, made, limits, strict=True)):
+        position = item.start + len(tokens)
+        if position >= limit:
+            continue
+        table = item.sequence.block_table
+        slot = table[position // block_size] * block_size + position % block_size
+        token = tokens[-1] if tokens else item.sequence.tokens[position]
+        sampled = row.position + len(tokens)
+        ints[:, i] = (max(token, 0), position, sampled, slot, row.seed, limit, 0)
+        lens[:, i] = (position + 1, min(max(row.top_k, 0), 2**31 - 1))
+        floats[:, i] = (0.0 if row.is_greedy else row.temperature, row.top_p, row.min_p)

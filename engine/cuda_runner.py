@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from engine.config import EngineConfig
-from engine.cuda_chunk import DecodeChunk
+from engine.cuda_ahead import Ahead, AheadLength, covered
+from engine.cuda_chunk import DecodeChunk, Rows
+from engine.cuda_memory import MAX_GRAPHS, gauges
 from engine.cuda_prefill import PIECE_LENGTHS, PrefillPiece
 from engine.runner import (
     Model,
@@ -24,6 +27,9 @@ from kernels.kv_cache import AttentionBatch, LayerCache
 from kernels.sampling import SamplingBatch, SamplingRow
 from kernels.sampling.triton import sample_triton
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 # Batch sizes with a graph of their own; between them rows are padded.
 ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 # Contexts at which another number of programs shares a sequence's attention.
@@ -35,10 +41,10 @@ class CudaRunner:
 
     Sequences that decode with plain sampling (any temperature, top_k, top_p, min_p) go
     through a CUDA graph, captured when its batch size first occurs, replayed once a token
-    with all state on the device, and read back once a plan. A prefill piece that comes
-    alone has graphs by length. Everything else goes in one eager pass: long or several
-    pieces, drafts, and rows with penalties, bias or masked tokens, which get one token
-    a plan.
+    with all state on the device, and read back once a plan; further tokens are made ahead
+    while the host works on those. A prefill piece that comes alone has graphs by length.
+    Everything else goes in one eager pass: long or several pieces, drafts, and rows with
+    penalties, bias or masked tokens, which get one token a plan.
 
     Args:
         model: The model, on `device`.
@@ -77,6 +83,10 @@ class CudaRunner:
         ]
         self._chunks: dict[tuple[int, int], DecodeChunk] = {}
         self._pieces: dict[int, PrefillPiece] = {}
+        self._ahead: Ahead | None = None
+        self._ahead_length = AheadLength(max_decode_steps // 2)
+        # Of the current plan: spent on graphs that the next of its kind finds.
+        self._setup_s = 0.0
         on_gpu = self._device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
 
@@ -84,9 +94,14 @@ class CudaRunner:
     def max_decode_steps(self) -> int:
         return self._max_steps
 
+    @property
+    def max_ahead_steps(self) -> int:
+        return self._max_steps // 2
+
     def run(self, plan: StepPlan) -> StepOutput:
         """See `engine.step.Runner`."""
         started = time.perf_counter()
+        self._setup_s = 0.0
         chunked: list[tuple[Work, SamplingRow]] = []
         eager: list[Work] = []
         for item in plan.work:
@@ -98,12 +113,19 @@ class CudaRunner:
         tokens: dict[int, list[int]] = {}
         if eager:
             tokens |= self._run_eager(StepPlan(tuple(eager)))
-        for first in range(0, len(chunked), ROW_COUNTS[-1]):
-            part = chunked[first : first + ROW_COUNTS[-1]]
-            longest = max(item.start for item, _ in part)
-            decoded = self.chunk(len(part), longest + self._max_steps).run(part)
-            tokens |= {item.sequence.id: row for (item, _), row in zip(part, decoded, strict=True)}
-        return StepOutput(tokens, StepTimes(forward_s=time.perf_counter() - started))
+        if len(chunked) <= ROW_COUNTS[-1]:
+            tokens |= self._decode(chunked, started, goes_on=not eager)
+        else:
+            self._ahead = None
+            for first in range(0, len(chunked), ROW_COUNTS[-1]):
+                part = chunked[first : first + ROW_COUNTS[-1]]
+                tokens |= self._decode(part, started, goes_on=False)
+        took_s = time.perf_counter() - started - self._setup_s
+        return StepOutput(tokens, StepTimes(forward_s=took_s), self._setup_s)
+
+    def gauges(self) -> dict[str, float]:
+        """See `engine.step.Runner`."""
+        return gauges() if self._device.type == "cuda" else {}
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """See `engine.step.Runner`."""
@@ -137,28 +159,100 @@ class CudaRunner:
         """The decode chunk for a batch, captured on first use."""
         rows = next(count for count in ROW_COUNTS if count >= num_rows)
         context = next(step for step in CONTEXT_STEPS if step >= context_len)
-        key = (rows, context)
-        if key not in self._chunks:
-            self._chunks[key] = DecodeChunk(
+
+        def make() -> DecodeChunk:
+            return DecodeChunk(
                 self._model.forward, self._caches, rows, context, self._max_blocks,
                 self._max_steps, self._device, self._pool,
             )  # fmt: skip
-        return self._chunks[key]
+
+        return self._kept(self._chunks, (rows, context), make)
 
     def piece(self, num_tokens: int) -> PrefillPiece:
         """The graph for a prefill piece, captured on first use."""
         length = next(length for length in PIECE_LENGTHS if length >= num_tokens)
-        if length not in self._pieces:
-            self._pieces[length] = PrefillPiece(
+
+        def make() -> PrefillPiece:
+            return PrefillPiece(
                 self._model.forward, self._caches, length, self._max_blocks, self._device,
                 self._pool,
             )  # fmt: skip
-        return self._pieces[length]
+
+        return self._kept(self._pieces, length, make)
+
+    def _kept(self, kept: dict[K, V], key: K, make: Callable[[], V]) -> V:
+        """The graph under `key`, made if it isn't there; the one longest out of use goes."""
+        if key in kept:
+            # The latest comes last.
+            kept[key] = kept.pop(key)
+            return kept[key]
+        started = time.perf_counter()
+        if len(self._chunks) + len(self._pieces) >= MAX_GRAPHS:
+            fuller: dict[Any, Any] = max(self._chunks, self._pieces, key=len)
+            self._ahead = None
+            del fuller[next(iter(fuller))]
+        kept[key] = make()
+        self._setup_s += time.perf_counter() - started
+        return kept[key]
+
+    def _decode(self, work: Rows, started: float, goes_on: bool) -> dict[int, list[int]]:
+        """Tokens of sequences that decode, some of them made ahead.
+
+        Args:
+            work: The sequences.
+            started: When the plan began to run, on `time.perf_counter`.
+            goes_on: Whether the next plan is likely to hold the same sequences.
+        """
+        if not work:
+            self._ahead_length.plan_done(started, 0.0, 0)
+            return {}
+        num_steps = max(item.num_decode_steps for item, _ in work)
+        ahead, self._ahead = self._ahead, None
+        places = ahead.find(work) if ahead is not None else None
+        early: list[list[int]] = [[] for _ in work]
+        num_early = 0
+        chunk = self.chunk(len(work), max(item.start for item, _ in work) + 2 * self._max_steps)
+        if ahead is None or places is None:
+            chunk.start(work)
+        else:
+            self._ahead_length.plan_came(started)
+            num_early = ahead.segment.num_steps
+            if num_early < num_steps and ahead.chunk is chunk and ahead.is_continued(places):
+                chunk.extend(work)
+            elif num_early < num_steps:
+                early = ahead.tokens(places)
+                chunk.start(work, early)
+        late = None
+        if num_early < num_steps:
+            late = chunk.launch(num_steps - num_early)
+            num_ahead = self._ahead_length.num_steps
+            if goes_on and covered(work, chunk, num_steps, num_ahead):
+                rows = [
+                    (item.sequence.id, item.sequence.num_suspensions, item.start + num_steps)
+                    for item, _ in work
+                ]
+                self._ahead = Ahead(chunk, chunk.launch(num_ahead), rows)
+        if ahead is not None and places is not None:
+            early = ahead.tokens(places)
+        rest = late.wait() if late is not None else [[] for _ in work]
+        now = time.perf_counter()
+        took_s = now - started - self._setup_s
+        self._ahead_length.plan_done(now, took_s, num_steps if goes_on else 0)
+        return {
+            item.sequence.id: (first + last)[: item.num_decode_steps]
+            for (item, _), first, last in zip(work, early, rest, strict=False)
+        }
 
     def _run_eager(self, plan: StepPlan) -> dict[int, list[int]]:
         inputs = StepInputs(plan, self._block_size)
         if _is_one_piece(plan):
-            logits = self.piece(plan.num_tokens).run(inputs)
+            piece = self.piece(plan.num_tokens)
+            row = inputs.rows[0] if inputs.rows else None
+            plain = row is not None and not (row.bias or row.seen or row.masked)
+            piece.run(inputs, row if plain else None)
+            if plain:
+                return accepted_tokens(plan, [piece.token])
+            logits = piece.logits
         else:
             logits = self._model.forward(
                 self._move(inputs.token_ids), self._move(inputs.positions),
@@ -199,3 +293,13 @@ def _is_one_piece(plan: StepPlan) -> bool:
     if len(plan.work) != 1 or plan.work[0].draft:
         return False
     return PIECE_LENGTHS[0] // 2 <= plan.num_tokens <= PIECE_LENGTHS[-1]
+
+
+def table_bytes(max_blocks: int) -> int:
+    """Memory of as many graphs' block tables as are kept, at the largest.
+
+    Args:
+        max_blocks: Blocks of the longest sequence.
+    """
+    largest = sorted(ROW_COUNTS * len(CONTEXT_STEPS))[-MAX_GRAPHS:]
+    return sum(largest) * max_blocks * 4

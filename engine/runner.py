@@ -23,6 +23,9 @@ class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
+    @property
+    def device(self) -> torch.device: ...
+
     def forward(
         self,
         token_ids: torch.Tensor,
@@ -67,6 +70,14 @@ class CpuRunner:
     @property
     def max_decode_steps(self) -> int:
         return 1
+
+    @property
+    def max_ahead_steps(self) -> int:
+        return 0
+
+    def gauges(self) -> dict[str, float]:
+        """See `engine.step.Runner`."""
+        return {}
 
     def run(self, plan: StepPlan) -> StepOutput:
         """See `engine.step.Runner`."""

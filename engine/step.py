@@ -6,6 +6,7 @@ with a fake runner and a virtual clock, below it tensors on some device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -90,10 +91,13 @@ class StepOutput:
     Attributes:
         tokens: Sequence id to new token ids, in order.
         times: The runner's part of the step's times.
+        setup_s: Seconds that went into what later steps of the kind find in place
+            (compilation, graphs); no part of what such a step costs.
     """
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
     times: StepTimes = field(default_factory=StepTimes)
+    setup_s: float = 0.0
 
 
 class Runner(Protocol):
@@ -101,6 +105,15 @@ class Runner(Protocol):
 
     @property
     def max_decode_steps(self) -> int: ...
+
+    @property
+    def max_ahead_steps(self) -> int:
+        """Tokens that it makes beyond a plan's last, where sequences have blocks for them."""
+        ...
+
+    def gauges(self) -> Mapping[str, float]:
+        """Its device's memory, by Prometheus name; empty where there is nothing to tell."""
+        ...
 
     def run(self, plan: StepPlan) -> StepOutput:
         """Compute `plan`: write the KV of its tokens, return what was sampled."""

@@ -21,6 +21,7 @@ from engine.kv_codec import KvCodec
 from engine.loading.loader import LoadedModel, load_model
 from engine.model.config import ModelConfig
 from engine.runner import CpuRunner, kv_bytes_per_token
+from engine.worker.build_error import BuildError
 from kernels import native
 
 logger = logging.getLogger(__name__)
@@ -30,12 +31,10 @@ BLOCK_SIZE = 16
 # this share of the memory that is free after loading.
 LEAST_POOL_BYTES = 256 << 20
 POOL_SHARE = 0.5
+# The GPU kernels' products are of tensor cores in bf16: Ampere and later.
+LEAST_CAPABILITY = (8, 0)
 
 Progress = Callable[[float, str], None]
-
-
-class BuildError(Exception):
-    """The worker can't be built as asked; the text is one line that says why."""
 
 
 def build_engine(
@@ -68,26 +67,33 @@ def build_engine(
         ModelFileError: the model is missing, damaged or not supported.
         BuildError: the device or the memory doesn't allow what was asked for.
     """
-    choose_device(device)
-    if progress:
-        progress(0.0, "preparing the CPU kernels")
-    set_threads(threads)
-    loaded = load_model(path, "cpu", None if compute == "auto" else compute, progress=progress)
-    kv_dtype = torch.float32 if compute == "fp32" else torch.bfloat16
-    config = EngineConfig(
-        num_blocks=kv_blocks or default_kv_blocks(loaded, kv_dtype, free_memory_bytes()),
-        block_size=BLOCK_SIZE,
-        max_running=max_running,
-        speculation=speculation,
-    )
-    pool_bytes = config.num_kv_tokens * kv_bytes_per_token(loaded.config, kv_dtype)
-    logger.info("%d KV blocks, %d MiB", config.num_blocks, pool_bytes >> 20)
-    try:
-        runner = CpuRunner(loaded.model, config, kv_dtype)
-    except RuntimeError as error:
-        raise BuildError(
-            f"--kv-blocks {config.num_blocks} needs {pool_bytes >> 20} MiB, which is not to be had"
-        ) from error
+    if choose_device(device) == "cuda":
+        if compute != "auto":
+            raise BuildError(f"--compute {compute} is of the CPU; on a GPU leave it at auto")
+        # Its kernels need Triton, which a machine without a GPU may lack.
+        from engine.worker.build_cuda import KV_DTYPE, load_on_gpu
+
+        kv_dtype = KV_DTYPE
+        loaded, config, runner = load_on_gpu(
+            path,
+            kv_blocks=kv_blocks,
+            max_running=max_running,
+            speculation=speculation,
+            progress=progress,
+        )
+    else:
+        if progress:
+            progress(0.0, "preparing the CPU kernels")
+        set_threads(threads)
+        kv_dtype = torch.float32 if compute == "fp32" else torch.bfloat16
+        loaded = load_model(path, "cpu", None if compute == "auto" else compute, progress=progress)
+        config = EngineConfig(
+            num_blocks=kv_blocks or default_kv_blocks(loaded, kv_dtype, free_memory_bytes()),
+            block_size=BLOCK_SIZE,
+            max_running=max_running,
+            speculation=speculation,
+        )
+        runner = _cpu_runner(loaded, config, kv_dtype)
     if host_kv_mb << 20 > free_memory_bytes():
         raise BuildError(
             f"--host-kv-mb {host_kv_mb} is more than the {free_memory_bytes() >> 20} MiB of free "
@@ -103,6 +109,17 @@ def build_engine(
     )
 
 
+def _cpu_runner(loaded: LoadedModel, config: EngineConfig, kv_dtype: torch.dtype) -> CpuRunner:
+    pool_bytes = config.num_kv_tokens * kv_bytes_per_token(loaded.config, kv_dtype)
+    logger.info("%d KV blocks, %d MiB", config.num_blocks, pool_bytes >> 20)
+    try:
+        return CpuRunner(loaded.model, config, kv_dtype)
+    except RuntimeError as error:
+        raise BuildError(
+            f"--kv-blocks {config.num_blocks} needs {pool_bytes >> 20} MiB, which is not to be had"
+        ) from error
+
+
 def make_host_tier(config: ModelConfig, kv_dtype: torch.dtype, max_bytes: int) -> HostTier | None:
     """A host tier for a model's blocks, packed on a thread of its own; None for 0 bytes."""
     if not max_bytes:
@@ -113,14 +130,28 @@ def make_host_tier(config: ModelConfig, kv_dtype: torch.dtype, max_bytes: int) -
 
 
 def choose_device(wanted: str) -> str:
-    """The device that `wanted` (auto, cpu or cuda) comes to.
+    """The device that `wanted` (auto, cpu or cuda) comes to: auto is a usable GPU, else the CPU.
 
     Raises:
-        BuildError: the engine has no runner for it.
+        BuildError: cuda is asked for and can't be had.
     """
-    if wanted == "cuda":
-        raise BuildError("--device cuda: this version runs on the CPU only")
-    return "cpu"
+    if wanted == "cpu":
+        return "cpu"
+    missing = missing_gpu()
+    if missing and wanted == "cuda":
+        raise BuildError(f"--device cuda: {missing}")
+    return "cpu" if missing else "cuda"
+
+
+def missing_gpu() -> str:
+    """Why there is no GPU to run on; empty where there is one."""
+    if not torch.cuda.is_available():
+        return "torch finds no GPU here"
+    capability = torch.cuda.get_device_capability()
+    if capability < LEAST_CAPABILITY:
+        found = ".".join(map(str, capability))
+        return f"{torch.cuda.get_device_name()} has compute capability {found}, below 8.0"
+    return ""
 
 
 def set_threads(count: int) -> None:

@@ -92,6 +92,13 @@ class FakeRunner:
     def max_decode_steps(self) -> int:
         return self._max_decode_steps
 
+    @property
+    def max_ahead_steps(self) -> int:
+        return 0
+
+    def gauges(self) -> dict[str, float]:
+        return {}
+
     def run(self, plan: StepPlan) -> StepOutput:
         self.plans.append(plan)
         elapsed_ms = self._base_ms

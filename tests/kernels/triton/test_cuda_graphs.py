@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,15 +26,13 @@ from tests.kernels.triton.test_cuda_runner import (
 class StandIn:
     """Replays by running the step again."""
 
-    step: Any = None
-
-    def replay(self) -> None:
-        self.step()
+    def __init__(self, step: Callable[[], None]) -> None:
+        self.replay = step
 
 
-@contextlib.contextmanager
-def captured(graph: StandIn, pool: object = None) -> Iterator[None]:
-    yield
+def captured(step: Callable[[], None], pool: object) -> StandIn:
+    step()
+    return StandIn(step)
 
 
 @pytest.fixture
@@ -45,30 +42,13 @@ def runner(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Any:
     made = make_runner(model, device, 3)
     made.model = model
     if device.type == "cpu":
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", StandIn)
-        monkeypatch.setattr(torch.cuda, "graph", captured)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr("engine.cuda_graph._captured", captured)
         # The CPU's own ops refuse rows of padding, which graphs are full of.
         for op in ("paged_attention", "rope_kv_write"):
             module = importlib.import_module(f"kernels.{op}.triton")
             monkeypatch.setattr(kernels, op, getattr(module, op))
-        for name in ("engine.cuda_chunk.DecodeChunk", "engine.cuda_prefill.PrefillPiece"):
-            replay_steps(name, monkeypatch)
         made._pool = (0, 0)
     return made
-
-
-def replay_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a captured graph know the step that it stands for."""
-    module, _, attribute = name.rpartition(".")
-    subject = getattr(importlib.import_module(module), attribute)
-    capture = subject._capture
-
-    def capture_and_tell(self: Any, pool: object) -> None:
-        capture(self, pool)
-        self._graph.step = self._step
-
-    monkeypatch.setattr(subject, "_capture", capture_and_tell)
 
 
 def test_capture_writes_no_kv(runner: Any) -> None:
