@@ -21,6 +21,7 @@ WORKER = "worker"
 MODELS = "models"
 DOCTOR = "doctor"
 PROFILE = "profile"
+TOKEN = "token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,43 @@ OPTIONS: tuple[Option, ...] = (
         "file",
         "API keys that the gateway accepts; its format is in the documentation.",
         "no keys: anyone on this machine is let in, and nobody from elsewhere",
+        (SERVE, GATEWAY),
+    ),
+    Option(
+        "token-keys-file",
+        _text,
+        "",
+        "file",
+        "JSON Web Key Set: keys that bearer tokens are checked with, and signed with by "
+        "`repartee token`.",
+        "no tokens",
+        (SERVE, GATEWAY, TOKEN),
+    ),
+    Option(
+        "token-audience",
+        _filled,
+        "repartee",
+        "name",
+        "Audience that a token must be for.",
+        "",
+        (SERVE, GATEWAY, TOKEN),
+    ),
+    Option(
+        "token-issuer",
+        _text,
+        "repartee",
+        "name",
+        "Issuer that a token must come from.",
+        "any issuer",
+        (SERVE, GATEWAY, TOKEN),
+    ),
+    Option(
+        "limits-file",
+        _text,
+        "",
+        "file",
+        "TOML: requests and tokens a minute, responses and sockets at once, by tier and tenant.",
+        "generous limits for callers with keys, none without",
         (SERVE, GATEWAY),
     ),
     Option(

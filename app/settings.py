@@ -40,7 +40,12 @@ class GatewaySettings:
         port: TCP port; 0 takes a free one.
         redis_url: Never empty.
         grace_s: Seconds that running answers get after a stop signal.
-        api_keys_file: None lets in anyone on this machine and nobody else.
+        api_keys_file: API keys; None takes none.
+        token_keys_file: Keys that tokens are checked with; None takes no tokens.
+            Without either file anyone on this machine is let in and nobody else.
+        token_audience: Must be among a token's audiences.
+        token_issuer: Must be a token's issuer; empty does not ask.
+        limits_file: What callers may ask for; None takes the defaults.
         allowed_origins: Web origins besides the gateway's own.
         log_level: debug, info, warning or error.
         log_format: text or json.
@@ -51,6 +56,10 @@ class GatewaySettings:
     redis_url: str
     grace_s: float
     api_keys_file: Path | None
+    token_keys_file: Path | None
+    token_audience: str
+    token_issuer: str
+    limits_file: Path | None
     allowed_origins: tuple[str, ...]
     log_level: str
     log_format: str
@@ -217,6 +226,10 @@ class _Values:
     def texts(self, name: str) -> tuple[str, ...]:
         return cast("tuple[str, ...]", self._values[name])
 
+    def file(self, name: str) -> Path | None:
+        given = self.text(name)
+        return Path(given).expanduser().absolute() if given else None
+
     @property
     def data_dir(self) -> Path:
         given = self.text("data-dir")
@@ -229,21 +242,23 @@ class _Values:
 
     @property
     def cache_dir(self) -> Path | None:
-        given = self.text("cache-dir")
-        return Path(given).expanduser().absolute() if given else None
+        return self.file("cache-dir")
 
     @property
     def redis_url(self) -> str:
         return self.text("redis-url") or DEFAULT_REDIS_URL
 
     def gateway(self) -> GatewaySettings:
-        keys = self.text("api-keys-file")
         return GatewaySettings(
             host=self.text("host"),
             port=self.integer("port"),
             redis_url=self.redis_url,
             grace_s=self.seconds("grace"),
-            api_keys_file=Path(keys).expanduser().absolute() if keys else None,
+            api_keys_file=self.file("api-keys-file"),
+            token_keys_file=self.file("token-keys-file"),
+            token_audience=self.text("token-audience"),
+            token_issuer=self.text("token-issuer"),
+            limits_file=self.file("limits-file"),
             allowed_origins=self.texts("allowed-origins"),
             log_level=self.text("log-level"),
             log_format=self.text("log-format"),
@@ -280,6 +295,10 @@ def gateway_environment(settings: GatewaySettings, environ: Mapping[str, str]) -
         "REPARTEE_REDIS_URL": settings.redis_url,
         "REPARTEE_GRACE": str(settings.grace_s),
         "REPARTEE_API_KEYS_FILE": str(settings.api_keys_file or ""),
+        "REPARTEE_TOKEN_KEYS_FILE": str(settings.token_keys_file or ""),
+        "REPARTEE_TOKEN_AUDIENCE": settings.token_audience,
+        "REPARTEE_TOKEN_ISSUER": settings.token_issuer,
+        "REPARTEE_LIMITS_FILE": str(settings.limits_file or ""),
         "REPARTEE_ALLOWED_ORIGINS": ",".join(settings.allowed_origins),
         "REPARTEE_LOG_LEVEL": settings.log_level,
         "REPARTEE_LOG_FORMAT": settings.log_format,

@@ -8,14 +8,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.auth.principal import Principal
+from app.auth.principal import Principal, check_tenant, check_tier
 from engine.contract import Tier
 
 MIN_KEY_CHARS = 16
 MAX_KEY_CHARS = 512
 # What an HTTP token may hold, since a key also travels as a WebSocket subprotocol.
 _KEY = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,15 @@ class ApiKeys:
 
 
 def parse_api_keys(text: str) -> ApiKeys:
-    """Read keys from a setting or a file.
+    """Read keys from a file.
 
     Entries are separated by commas or line ends; `#` begins a comment line. An entry is
     `key`, `key:tenant` or `key:tenant:tier`; the tenant is `default` and the tier
     `standard` unless given.
 
     Raises:
-        ValueError: saying which entry is wrong and why, never repeating a key.
+        ValueError: saying which entry is wrong and why, never repeating a key; or that
+            there is none.
     """
     keys: list[ApiKey] = []
     seen: set[bytes] = set()
@@ -77,6 +77,8 @@ def parse_api_keys(text: str) -> ApiKeys:
             raise ValueError(f"API key {number}: the same key was given before")
         seen.add(key.digest)
         keys.append(key)
+    if not keys:
+        raise ValueError("it holds no key")
     return ApiKeys(keys)
 
 
@@ -87,10 +89,5 @@ def _parse_entry(entry: str) -> ApiKey:
         raise ValueError(f"must have {MIN_KEY_CHARS} to {MAX_KEY_CHARS} characters, has {len(key)}")
     if not _KEY.fullmatch(key):
         raise ValueError("may hold only letters, digits and !#$%&'*+.^_`|~-")
-    tenant = tenant or "default"
-    if not _TENANT.fullmatch(tenant):
-        raise ValueError("its tenant must be 1 to 64 letters, digits, _ . or -")
-    tiers = [known.value for known in Tier]
-    if (tier or Tier.STANDARD) not in tiers:
-        raise ValueError(f"its tier must be one of {', '.join(tiers)}")
-    return ApiKey(hash_key(key), Principal(tenant, Tier(tier or Tier.STANDARD)))
+    principal = Principal(check_tenant(tenant or "default"), check_tier(tier or Tier.STANDARD))
+    return ApiKey(hash_key(key), principal)

@@ -2,46 +2,101 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from app.auth.api_keys import ApiKeys
+from app.auth.credentials import Credential, refused
+from app.auth.grants import SECRET_PREFIX, GrantStore
 from app.auth.principal import Principal
-from engine.contract import AuthenticationFailed, Tier
+from app.auth.tokens import TokenError, TokenVerifier
+from engine.contract import Tier
+
+logger = logging.getLogger(__name__)
+
+# Longer than any key or token.
+MAX_CREDENTIAL_CHARS = 4096
+_ANYONE = Principal("default", Tier.STANDARD)
 
 
 class Authenticator(Protocol):
-    """Decides who holds a credential."""
+    """Decides who shows a credential."""
 
-    def authenticate(self, credential: str | None) -> Principal:
+    async def authenticate(self, credential: Credential | None) -> Principal:
         """The caller.
 
         Raises:
             AuthenticationFailed: with the same text whatever was wrong.
+            Unavailable: the store of client secrets and tickets cannot be asked.
         """
 
 
 class OpenAuthenticator:
     """Takes anyone; for a gateway on the loopback interface without keys.
 
-    A credential that comes along is ignored, as SDKs insist on sending one.
+    A key that comes along is ignored, as SDKs insist on sending one. Client secrets and
+    tickets mean what they mean elsewhere.
+
+    Args:
+        grants: Client secrets and tickets.
     """
 
-    def authenticate(self, credential: str | None) -> Principal:
+    def __init__(self, grants: GrantStore) -> None:
+        self._grants = grants
+
+    async def authenticate(self, credential: Credential | None) -> Principal:
         """See `Authenticator`."""
-        return Principal("default", Tier.STANDARD)
+        if credential is None or not _is_grant(credential):
+            return _ANYONE
+        return await _redeem(self._grants, credential)
 
 
 class KeyAuthenticator:
-    """Takes the holders of API keys."""
+    """Takes the holders of API keys, tokens, client secrets and tickets.
 
-    def __init__(self, keys: ApiKeys) -> None:
+    Args:
+        keys: The API keys as they stand now.
+        tokens: Knows tokens; None takes none.
+        grants: Client secrets and tickets.
+    """
+
+    def __init__(
+        self, keys: Callable[[], ApiKeys], tokens: TokenVerifier | None, grants: GrantStore
+    ) -> None:
         self._keys = keys
+        self._tokens = tokens
+        self._grants = grants
 
-    def authenticate(self, credential: str | None) -> Principal:
+    async def authenticate(self, credential: Credential | None) -> Principal:
         """See `Authenticator`."""
-        principal = None if credential is None else self._keys.find(credential)
-        if principal is None:
-            raise AuthenticationFailed(
-                "A valid API key is needed: send it as 'Authorization: Bearer KEY'."
-            )
-        return principal
+        if credential is None or len(credential.value) > MAX_CREDENTIAL_CHARS:
+            raise refused()
+        if credential.is_ticket:
+            return await _redeem(self._grants, credential)
+        principal = self._keys().find(credential.value)
+        if principal is not None:
+            return principal
+        if _is_grant(credential):
+            return await _redeem(self._grants, credential)
+        if self._tokens is None:
+            raise refused()
+        try:
+            return self._tokens.verify(credential.value)
+        except TokenError as refusal:
+            logger.debug("token refused: %s", refusal)
+            raise refused() from None
+
+
+def _is_grant(credential: Credential) -> bool:
+    return credential.is_ticket or credential.value.startswith(SECRET_PREFIX)
+
+
+async def _redeem(grants: GrantStore, credential: Credential) -> Principal:
+    if len(credential.value) > MAX_CREDENTIAL_CHARS:
+        raise refused()
+    find = grants.redeem_ticket if credential.is_ticket else grants.find_secret
+    principal = await find(credential.value)
+    if principal is None:
+        raise refused()
+    return principal

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar, cast
 
-from app.auth import ApiKeys, parse_api_keys
+from app.auth import ApiKeys, TokenKeys, parse_api_keys, parse_token_keys
 from app.gateway.origins import OriginPolicy, is_loopback
+from app.limits import NO_LIMITS, LimitPolicy, parse_limits
 from app.settings import GatewaySettings
 from app.startup_error import StartupError
+from app.watched_file import WatchedFile
 
+T = TypeVar("T")
+
+_DEFAULT_LIMITS = LimitPolicy()
+_OPEN_LIMITS = LimitPolicy(NO_LIMITS)
 WEB_DIR = Path(__file__).parents[2] / "web"
 _POSITIVE = (
     "max_body_bytes",
     "max_frame_bytes",
     "max_pending_bytes",
     "max_events_per_s",
+    "max_tenant_events_per_s",
     "ping_interval_s",
     "ping_timeout_s",
     "heartbeat_s",
@@ -31,13 +41,22 @@ class GatewayConfig:
     Attributes:
         redis_url: Where workers and conversations are.
         host: Address that it listens on.
-        api_keys: Valid keys; without any, only a loopback host is allowed.
+        api_keys: Valid keys; without keys of any kind, only a loopback host is allowed.
+        api_keys_file: Valid keys as they stand in a file; goes before `api_keys`.
+        token_keys: Keys that tokens are checked with.
+        token_keys_file: The same as they stand in a file; goes before `token_keys`.
+        token_audience: Must be among a token's audiences.
+        token_issuer: Must be a token's issuer; empty does not ask.
+        limits: What callers may ask for; None takes the defaults, which without keys
+            are no limits.
+        limits_file: The same as it stands in a file; goes before `limits`.
         allowed_origins: Web pages that may call besides the gateway's own.
         web_dir: The page's files.
         max_body_bytes: Longest HTTP request body.
         max_frame_bytes: Longest WebSocket message from a client.
         max_pending_bytes: Unsent bytes a socket may have waiting before it is cut.
         max_events_per_s: Client events a socket may send for long; faster is throttled.
+        max_tenant_events_per_s: The same for all sockets of a tenant here.
         ping_interval_s: Between WebSocket pings.
         ping_timeout_s: Until an unanswered ping ends the socket.
         heartbeat_s: Silence after which an event stream gets a comment line.
@@ -52,12 +71,20 @@ class GatewayConfig:
     redis_url: str
     host: str = "127.0.0.1"
     api_keys: ApiKeys = field(default_factory=lambda: ApiKeys(()))
+    api_keys_file: WatchedFile[ApiKeys] | None = None
+    token_keys: TokenKeys = field(default_factory=lambda: TokenKeys(()))
+    token_keys_file: WatchedFile[TokenKeys] | None = None
+    token_audience: str = "repartee"
+    token_issuer: str = "repartee"
+    limits: LimitPolicy | None = None
+    limits_file: WatchedFile[LimitPolicy] | None = None
     allowed_origins: tuple[str, ...] = ()
     web_dir: Path = WEB_DIR
     max_body_bytes: int = 2 * 1024 * 1024
     max_frame_bytes: int = 1024 * 1024
     max_pending_bytes: int = 256 * 1024
     max_events_per_s: float = 500.0
+    max_tenant_events_per_s: float = 5000.0
     ping_interval_s: float = 20.0
     ping_timeout_s: float = 20.0
     heartbeat_s: float = 12.0
@@ -72,7 +99,7 @@ class GatewayConfig:
         if not self.needs_key and not is_loopback(self.host):
             raise StartupError(
                 f"--host {self.host} can be reached from elsewhere, and there are no API keys.",
-                "Set --api-keys-file, or listen on 127.0.0.1.",
+                "Set --api-keys-file or --token-keys-file, or listen on 127.0.0.1.",
             )
         try:
             OriginPolicy(self.allowed_origins)
@@ -86,18 +113,55 @@ class GatewayConfig:
         Raises:
             StartupError: naming the setting or the file.
         """
+        keys = _watched(settings.api_keys_file, parse_api_keys, "--api-keys-file")
+        tokens = _watched(settings.token_keys_file, parse_token_keys, "--token-keys-file")
+        read_limits = parse_limits if keys or tokens else partial(parse_limits, base=NO_LIMITS)
         return cls(
             redis_url=settings.redis_url,
             host=settings.host,
-            api_keys=_read_keys(settings.api_keys_file),
+            api_keys_file=keys,
+            token_keys_file=tokens,
+            token_audience=settings.token_audience,
+            token_issuer=settings.token_issuer,
+            limits_file=_watched(settings.limits_file, read_limits, "--limits-file"),
             allowed_origins=settings.allowed_origins,
             grace_s=settings.grace_s,
         )
 
     @property
     def needs_key(self) -> bool:
-        """Whether callers must show an API key."""
-        return len(self.api_keys) > 0
+        """Whether callers must show a key or a token."""
+        return len(self.current_api_keys) > 0 or self.takes_tokens
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether there are keys to check tokens with."""
+        return len(self.current_token_keys) > 0
+
+    @property
+    def current_api_keys(self) -> ApiKeys:
+        """The API keys as they stand now."""
+        return self.api_keys if self.api_keys_file is None else self.api_keys_file.value
+
+    @property
+    def current_token_keys(self) -> TokenKeys:
+        """The tokens' keys as they stand now."""
+        return self.token_keys if self.token_keys_file is None else self.token_keys_file.value
+
+    @property
+    def current_limits(self) -> LimitPolicy:
+        """The limits as they stand now."""
+        if self.limits_file is not None:
+            return self.limits_file.value
+        if self.limits is not None:
+            return self.limits
+        return _DEFAULT_LIMITS if self.needs_key else _OPEN_LIMITS
+
+    @property
+    def watched_files(self) -> tuple[WatchedFile[object], ...]:
+        """All that are read again when they change."""
+        files = (self.api_keys_file, self.token_keys_file, self.limits_file)
+        return tuple(cast("WatchedFile[object]", file) for file in files if file is not None)
 
     @property
     def origin_policy(self) -> OriginPolicy:
@@ -105,15 +169,5 @@ class GatewayConfig:
         return OriginPolicy(self.allowed_origins, needs_loopback_host=not self.needs_key)
 
 
-def _read_keys(file: Path | None) -> ApiKeys:
-    if file is None:
-        return ApiKeys(())
-    try:
-        keys = parse_api_keys(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"--api-keys-file {file} cannot be read: {error}.") from None
-    except ValueError as error:
-        raise StartupError(f"--api-keys-file {file}: {error}.") from None
-    if not keys:
-        raise StartupError(f"--api-keys-file {file} holds no key.")
-    return keys
+def _watched(path: Path | None, parse: Callable[[str], T], setting: str) -> WatchedFile[T] | None:
+    return None if path is None else WatchedFile(path, parse, setting)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.auth import Authenticator, credential_of, offered_subprotocols
+from app.auth import Authenticator, Principal, credential_of, offered_subprotocols
+from app.gateway.edge_answer import CLIENT_LEFT, EdgeAnswer
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.origins import OriginPolicy
-from app.protocol.errors import UnknownRoute, error_body, http_headers, public
-from app.protocol.ids import new_id
-from app.protocol.json_codec import encode
-from engine.contract import PermissionDenied, ReparteeError
+from app.gateway.targets import tickets_of, to_origin_form
+from app.limits import Limiter, RateLimited
+from app.limits.limiter import standing
+from app.protocol.errors import UnknownRoute
+from engine.contract import InvalidRequest, PermissionDenied, ReparteeError
 from engine.contract.logs import log_context
 
 logger = logging.getLogger(__name__)
@@ -28,11 +31,15 @@ PRINCIPAL = "repartee.principal"
 # Everything else (the page's files, /livez, /readyz) is open to all.
 PROTECTED_PREFIXES = ("/v1", "/metrics")
 SOCKET_PATHS = ("/v1/realtime",)
-# Counted for a caller who left before the request was whole; nobody reads an answer.
-CLIENT_LEFT = 499
-_PREFLIGHT_MAX_AGE_S = "600"
-_ALLOWED_METHODS = "GET, POST, OPTIONS"
-_EXPOSED_HEADERS = "x-request-id, retry-after"
+# Where each POST is a request that the caller's limits count.
+LIMITED_PATHS = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/realtime/client_secrets",
+        "/v1/realtime/tickets",
+    }
+)
 
 
 class Edge:
@@ -41,6 +48,7 @@ class Edge:
     Args:
         app: The application inside.
         authenticator: Knows callers by their credentials.
+        limiter: Knows what they may still ask for.
         origins: Which pages may call.
         metrics: Counts answers by route and status.
         routes: Paths that may serve as a metric's label; all others share one.
@@ -51,12 +59,14 @@ class Edge:
         app: ASGIApp,
         *,
         authenticator: Authenticator,
+        limiter: Limiter,
         origins: OriginPolicy,
         metrics: GatewayMetrics,
         routes: Iterable[str],
     ) -> None:
         self._app = app
         self._authenticator = authenticator
+        self._limiter = limiter
         self._origins = origins
         self._metrics = metrics
         self._routes = frozenset(routes)
@@ -66,16 +76,13 @@ class Edge:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        to_origin_form(scope)
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        answer = _Answer(scope, send, self._allowed_origin(origin, headers))
+        answer = EdgeAnswer(scope, send, self._allowed_origin(headers))
+        noted = standing.set(answer.standings)
         try:
             with log_context(request_id=answer.request_id):
-                self._check_caller(scope, headers, origin)
-                if _is_preflight(scope, headers):
-                    await answer.preflight(headers)
-                else:
-                    await self._app(scope, receive, answer.send)
+                await self._serve(scope, receive, headers, answer)
         except ReparteeError as error:
             await answer.fail(error)
         except ClientDisconnect:
@@ -84,18 +91,53 @@ class Edge:
             logger.exception("%s %.200r failed", answer.request_id, scope["path"])
             await answer.fail(error)
         finally:
+            standing.reset(noted)
             path = scope["path"]
             route = path if path in self._routes else "other"
             self._metrics.http_requests.labels(route, str(answer.status)).inc()
 
-    def _allowed_origin(self, origin: str | None, headers: Headers) -> str | None:
+    async def _serve(
+        self, scope: Scope, receive: Receive, headers: Headers, answer: EdgeAnswer
+    ) -> None:
+        self._check_page(scope, headers)
+        if _is_preflight(scope, headers):
+            await answer.preflight(headers)
+            return
+        if not _is_protected(scope["path"]):
+            await self._app(scope, receive, answer.send)
+            return
+        principal = await self._caller(scope, headers)
+        scope["state"][PRINCIPAL] = principal
+        if scope["type"] == "websocket":
+            async with self._limiter.connection(principal):
+                await self._app(scope, receive, answer.send)
+            return
+        await self._serve_limited(scope, receive, answer, principal)
+
+    async def _serve_limited(
+        self, scope: Scope, receive: Receive, answer: EdgeAnswer, principal: Principal
+    ) -> None:
+        """A request that counts is refused before its body is read, and counts if it is bad."""
+        counts = scope["method"] == "POST" and scope["path"] in LIMITED_PATHS
+        if counts:
+            self._limiter.check(principal)
+        try:
+            await self._app(scope, receive, answer.send)
+        except InvalidRequest:
+            if counts and not answer.standings:
+                with suppress(RateLimited):
+                    await self._limiter.count(principal)
+            raise
+
+    def _allowed_origin(self, headers: Headers) -> str | None:
+        origin = headers.get("origin")
         return origin if origin and self._origins.allows(origin, headers.get("host", "")) else None
 
-    def _check_caller(self, scope: Scope, headers: Headers, origin: str | None) -> None:
+    def _check_page(self, scope: Scope, headers: Headers) -> None:
         """Refuse before anything is read or accepted.
 
         Raises:
-            PermissionDenied: wrong host or origin; AuthenticationFailed: no valid key.
+            PermissionDenied: wrong host or origin; UnknownRoute: no such socket.
         """
         host = headers.get("host", "")
         if not self._origins.allows_host(host):
@@ -103,78 +145,31 @@ class Edge:
                 "Without API keys this gateway answers only to a loopback host name.",
                 code="host_not_allowed",
             )
-        if not self._origins.allows(origin, host):
+        origins = headers.getlist("origin")
+        if len(origins) > 1 or not self._origins.allows(headers.get("origin"), host):
             raise PermissionDenied("This origin is not allowed.", code="origin_not_allowed")
-        path = scope["path"]
-        if scope["type"] == "websocket" and path not in SOCKET_PATHS:
+        if scope["type"] == "websocket" and scope["path"] not in SOCKET_PATHS:
             raise UnknownRoute("There is no WebSocket at this path.")
-        if _is_protected(path) and not _is_preflight(scope, headers):
-            offered = offered_subprotocols(headers.get("sec-websocket-protocol"))
-            credential = credential_of(headers.get("authorization"), offered)
-            scope["state"][PRINCIPAL] = self._authenticator.authenticate(credential)
 
+    async def _caller(self, scope: Scope, headers: Headers) -> Principal:
+        """Who asks.
 
-class _Answer:
-    """One answer on its way out: headers added, status noted, errors rendered."""
-
-    def __init__(self, scope: Scope, send: Send, allowed_origin: str | None) -> None:
-        self._scope = scope
-        self._send = send
-        self._allowed_origin = allowed_origin
-        self._started = False
-        self.status = 0
-        self.request_id = new_id("req_")
-
-    async def send(self, message: Message) -> None:
-        """Pass one message of the application on."""
-        kind = message["type"]
-        if kind in ("http.response.start", "websocket.http.response.start"):
-            self._started = True
-            self.status = message["status"]
-            self._add_headers(MutableHeaders(scope=message))
-        elif kind == "websocket.accept":
-            self._started = True
-            self.status = 101
-        await self._send(message)
-
-    async def preflight(self, headers: Headers) -> None:
-        """Answer a browser's question, whose origin is already known to be allowed."""
-        answer = {
-            "access-control-allow-methods": _ALLOWED_METHODS,
-            "access-control-allow-headers": headers.get("access-control-request-headers", ""),
-            "access-control-max-age": _PREFLIGHT_MAX_AGE_S,
-        }
-        await self._respond(204, b"", answer)
-
-    async def fail(self, error: Exception) -> None:
-        """Answer with an error, unless an answer is under way."""
-        if self._started:
-            return
-        known = public(error)
-        headers = {
-            "content-type": "application/json",
-            "cache-control": "no-store",
-            **http_headers(known),
-        }
-        if known.http_status == 401:
-            headers["www-authenticate"] = "Bearer"
-        await self._respond(known.http_status, encode(error_body(known)), headers)
-
-    async def _respond(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        kind = "websocket.http.response" if self._scope["type"] == "websocket" else "http.response"
-        headers["content-length"] = str(len(body))
-        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        await self.send({"type": f"{kind}.start", "status": status, "headers": raw})
-        body = b"" if self._scope.get("method") == "HEAD" else body
-        await self._send({"type": f"{kind}.body", "body": body})
-
-    def _add_headers(self, headers: MutableHeaders) -> None:
-        headers["x-request-id"] = self.request_id
-        headers.setdefault("x-content-type-options", "nosniff")
-        headers.add_vary_header("Origin")
-        if self._allowed_origin is not None:
-            headers["access-control-allow-origin"] = self._allowed_origin
-            headers["access-control-expose-headers"] = _EXPOSED_HEADERS
+        Raises:
+            AuthenticationFailed: nobody known; PermissionDenied: not for this.
+        """
+        is_socket = scope["type"] == "websocket"
+        offered = headers.getlist("sec-websocket-protocol") if is_socket else ()
+        credential = credential_of(
+            headers.getlist("authorization"),
+            offered_subprotocols(offered),
+            tickets_of(scope["query_string"]) if is_socket else (),
+        )
+        principal = await self._authenticator.authenticate(credential)
+        if principal.is_ephemeral and not is_socket:
+            raise PermissionDenied(
+                "Client secrets and tickets open sockets only.", code="ephemeral_credential"
+            )
+        return principal
 
 
 def _is_protected(path: str) -> bool:

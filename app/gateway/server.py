@@ -17,7 +17,13 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from app.auth import Authenticator, KeyAuthenticator, OpenAuthenticator
+from app.auth import (
+    Authenticator,
+    GrantStore,
+    KeyAuthenticator,
+    OpenAuthenticator,
+    TokenVerifier,
+)
 from app.gateway.chat import ChatRoute
 from app.gateway.config import GatewayConfig
 from app.gateway.edge import Edge
@@ -29,6 +35,7 @@ from app.gateway.realtime import RealtimeRoute
 from app.gateway.responses import Responses
 from app.gateway.sessions_api import SessionRoutes
 from app.gateway.transport import HttpConnection, SocketConnection, bound_connections
+from app.limits import Limiter
 from app.protocol.errors import UnknownRoute, UpgradeRequired, WrongMethod
 from app.protocol.ids import new_id
 from app.routing import EngineClient
@@ -46,7 +53,8 @@ class Gateway:
         config: Its settings.
         engine: The way to the workers; the gateway starts and closes it.
         sessions: The conversations; the gateway closes it.
-        authenticator: Knows callers; by default from the settings' keys.
+        grants: Client secrets and tickets; the gateway closes it.
+        limiter: What callers may ask for; the gateway closes it.
     """
 
     def __init__(
@@ -54,17 +62,20 @@ class Gateway:
         config: GatewayConfig,
         engine: EngineClient,
         sessions: SessionStore,
-        authenticator: Authenticator | None = None,
+        grants: GrantStore,
+        limiter: Limiter,
     ) -> None:
         self.config = config
         self.metrics = GatewayMetrics(engine.workers)
         self.responses = Responses(engine, self.metrics, config.answer_timeout_s)
         self._engine = engine
         self._sessions = sessions
+        self._grants = grants
+        self._limiter = limiter
         self.realtime = RealtimeRoute(self.responses, sessions, config, self.metrics)
-        self.app = self._build(authenticator or _authenticator(config))
+        self.app = self._build()
 
-    def _build(self, authenticator: Authenticator) -> Starlette:
+    def _build(self) -> Starlette:
         chat = ChatRoute(self.responses, self.config, self.metrics)
         health = HealthRoutes(self.responses, self.metrics)
         models = ModelRoutes(self.responses)
@@ -95,7 +106,8 @@ class Gateway:
         app.router.redirect_slashes = False
         app.add_middleware(
             Edge,
-            authenticator=authenticator,
+            authenticator=_authenticator(self.config, self._grants),
+            limiter=self._limiter,
             origins=self.config.origin_policy,
             metrics=self.metrics,
             routes=[route.path for route in routes if isinstance(route, Route)],
@@ -105,10 +117,17 @@ class Gateway:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         await self._engine.start()
+        work = [asyncio.create_task(file.watch()) for file in self.config.watched_files]
+        work.append(asyncio.create_task(self._limiter.renew_forever()))
         try:
             yield
         finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
             await self.responses.close()
+            await self._grants.close()
+            await self._limiter.close()
             await self._engine.close()
             await self._sessions.close()
 
@@ -128,7 +147,13 @@ class Gateway:
 def create_gateway(config: GatewayConfig) -> Gateway:
     """A gateway with its own clients of Redis."""
     engine = EngineClient(config.redis_url, new_id("gw_"))
-    return Gateway(config, engine, SessionStore(config.redis_url))
+    limiter = Limiter(
+        config.redis_url,
+        lambda: config.current_limits,
+        response_lease_s=config.answer_timeout_s,
+    )
+    sessions, grants = SessionStore(config.redis_url), GrantStore(config.redis_url)
+    return Gateway(config, engine, sessions, grants, limiter)
 
 
 class GatewayServer(uvicorn.Server):
@@ -215,8 +240,17 @@ async def serve(config: GatewayConfig, listener: socket.socket) -> None:
             loop.remove_signal_handler(number)
 
 
-def _authenticator(config: GatewayConfig) -> Authenticator:
-    return KeyAuthenticator(config.api_keys) if config.needs_key else OpenAuthenticator()
+def _authenticator(config: GatewayConfig, grants: GrantStore) -> Authenticator:
+    if not config.needs_key:
+        return OpenAuthenticator(grants)
+    tokens = TokenVerifier(
+        lambda: config.current_token_keys,
+        audience=config.token_audience,
+        issuer=config.token_issuer,
+    )
+    return KeyAuthenticator(
+        lambda: config.current_api_keys, tokens if config.takes_tokens else None, grants
+    )
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]

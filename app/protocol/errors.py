@@ -78,11 +78,14 @@ def error_body(error: BaseException) -> dict[str, Any]:
 
 
 def http_headers(error: BaseException) -> dict[str, str]:
-    """`Retry-After` in whole seconds where the error says when to retry."""
+    """When to retry, where the error says it: in whole seconds, and for the SDK in ms."""
     known = public(error)
     if known.retry_after_ms is None:
         return {}
-    return {"retry-after": str(max(1, math.ceil(known.retry_after_ms / 1000)))}
+    return {
+        "retry-after": str(max(1, math.ceil(known.retry_after_ms / 1000))),
+        "retry-after-ms": str(known.retry_after_ms),
+    }
 
 
 def error_event(

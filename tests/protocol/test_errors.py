@@ -61,8 +61,8 @@ def test_socket_errors_name_the_client_event() -> None:
     ("error", "headers"),
     [
         (Unavailable("later"), {}),
-        (Overloaded("full", retry_after_ms=200), {"retry-after": "1"}),
-        (Overloaded("full", retry_after_ms=2001), {"retry-after": "3"}),
+        (Overloaded("full", retry_after_ms=200), {"retry-after": "1", "retry-after-ms": "200"}),
+        (Overloaded("full", retry_after_ms=2001), {"retry-after": "3", "retry-after-ms": "2001"}),
     ],
 )
 def test_retry_after_is_whole_seconds(error: ReparteeError, headers: dict[str, str]) -> None:

@@ -1,0 +1,17 @@
+"""How much a caller may ask for: budgets by tenant and tier, kept in Redis."""
+
+from app.limits.limiter import Charge, Limiter, RateLimited
+from app.limits.policy import NO_LIMITS, Budget, LimitPolicy, parse_limits
+from app.limits.state import RateLimit, Standing
+
+__all__ = [
+    "NO_LIMITS",
+    "Budget",
+    "Charge",
+    "LimitPolicy",
+    "Limiter",
+    "RateLimit",
+    "RateLimited",
+    "Standing",
+    "parse_limits",
+]

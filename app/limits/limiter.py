@@ -1,0 +1,327 @@
+"""Budgets in Redis: each request is charged to all that it falls under, or to none.
+
+| key | type | holds |
+|---|---|---|
+| `rp:limit:{<tenant>}:<budget>:req` | string | when the minute's requests are all there again |
+| `rp:limit:{<tenant>}:<budget>:tok` | string | the same for tokens |
+| `rp:limit:{<tenant>}:<budget>:run` | sorted set | responses under way, by the end of their lease |
+| `rp:limit:{<tenant>}:<budget>:con` | sorted set | open sockets, likewise |
+
+Tokens are charged as foreseen and put right at the answer's end. A response's lease ends
+with its deadline, a socket's some seconds after its gateway's last word, so a gateway
+that dies leaves nothing behind for long.
+
+While Redis cannot be asked, these limits let everybody through: without Redis no answer
+can begin anyway, and a socket that is open should stay so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from app.auth.principal import Principal
+from app.limits.policy import Budget, LimitPolicy
+from app.limits.state import RateLimit, Standing
+from app.protocol.ids import new_id
+from app.redis_client import make_client
+from engine.contract import Overloaded
+
+logger = logging.getLogger(__name__)
+
+# Longest that a limit may hold a request up.
+ASK_TIMEOUT_S = 1.0
+CONNECTION_LEASE_S = 60.0
+RENEW_S = 15.0
+RENEWED_AT_ONCE = 500
+# Leases outlive the response's deadline by this, as its terminal event may be late.
+LEASE_GRACE_S = 10.0
+# What a full house is told; nobody knows when somebody leaves.
+BUSY_RETRY_MS = 1000
+MAX_CLOSED = 10_000
+_NAMES = ("take", "settle", "connect", "renew")
+# Whoever answers the request of this context learns from it where the caller stands.
+standing: ContextVar[list[Standing] | None] = ContextVar("standing", default=None)
+
+
+class RateLimited(Overloaded):
+    """A budget is used up.
+
+    Attributes:
+        standing: Where the caller stands.
+    """
+
+    default_code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after_ms: int, standing: Standing) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.standing = standing
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a response was charged.
+
+    Attributes:
+        response_id: Whose.
+        tokens: As foreseen.
+        budgets: Where it was charged; empty if nowhere.
+        standing: What is left.
+    """
+
+    response_id: str
+    tokens: int
+    budgets: tuple[Budget, ...]
+    standing: Standing
+
+
+class Limiter:
+    """See the module.
+
+    Args:
+        redis_url: Where.
+        policy: The limits as they stand now.
+        response_lease_s: Longest that a response runs.
+        redis: A pooled client to share; made (and closed) here by default.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        policy: Callable[[], LimitPolicy],
+        *,
+        response_lease_s: float,
+        redis: Redis | None = None,
+    ) -> None:
+        self._owns_redis = redis is None
+        self._redis = redis or make_client(redis_url, "repartee-limits", wait_s=ASK_TIMEOUT_S)
+        self._policy = policy
+        self._lease_ms = int((response_lease_s + LEASE_GRACE_S) * 1000)
+        folder = resources.files(__package__) / "lua"
+        common = (folder / "common.lua").read_text()
+        self._scripts = {
+            name: self._redis.register_script(common + (folder / f"{name}.lua").read_text())
+            for name in _NAMES
+        }
+        self._connections: dict[str, set[str]] = {}
+        # Until when requests of a budget are refused, as far as known, and under which policy.
+        self._closed: dict[str, tuple[float, RateLimited]] = {}
+        self._closed_by = policy()
+        self._is_down = False
+
+    async def close(self) -> None:
+        """Close the client, if it was made here."""
+        if self._owns_redis:
+            await self._redis.aclose()
+
+    def check(self, principal: Principal) -> None:
+        """Refuse what would be refused, without asking Redis, as far as that is known.
+
+        Raises:
+            RateLimited: the requests are used up, and not there again yet.
+        """
+        now = time.monotonic()
+        policy = self._policy()
+        if policy is not self._closed_by:
+            self._closed.clear()
+            self._closed_by = policy
+        for budget in policy.budgets(principal):
+            closed = self._closed.get(budget.name)
+            if closed is not None and closed[0] > now:
+                until, error = closed
+                raise RateLimited(
+                    error.message, max(1, math.ceil((until - now) * 1000)), error.standing
+                )
+
+    async def take(self, principal: Principal, response_id: str, tokens: int) -> Charge:
+        """Charge a response.
+
+        Args:
+            principal: Whose.
+            response_id: Which; repeating the call for the same one charges nothing.
+            tokens: Of prompt and answer together, as foreseen.
+
+        Raises:
+            RateLimited: for any of its budgets; nothing was charged then.
+        """
+        budgets = self._policy().budgets(principal)
+        if not budgets:
+            return Charge(response_id, tokens, (), Standing())
+        reply = await self._run("take", *self._take_args(budgets, response_id, tokens))
+        if reply is None:
+            return Charge(response_id, tokens, (), Standing())
+        charge = Charge(response_id, tokens, budgets, _standing(budgets, reply[2:]))
+        self._note(charge.standing)
+        self._refuse(budgets, reply, charge.standing)
+        return charge
+
+    async def count(self, principal: Principal) -> Standing:
+        """Charge a request that has no answer.
+
+        Raises:
+            RateLimited: there are none left.
+        """
+        return (await self.take(principal, "", 0)).standing
+
+    async def settle(self, charge: Charge, used_tokens: int | None) -> None:
+        """A response has ended.
+
+        Args:
+            charge: What it was charged.
+            used_tokens: What it came to; None if that is not known.
+        """
+        if not charge.budgets:
+            return
+        used = charge.tokens if used_tokens is None else used_tokens
+        keys = [f"{b.name}:{kind}" for b in charge.budgets for kind in ("tok", "run")]
+        limits = [b.allowance.tokens_per_min or 0 for b in charge.budgets]
+        await self._run("settle", keys, [charge.response_id, charge.tokens, used, *limits])
+
+    @asynccontextmanager
+    async def connection(self, principal: Principal) -> AsyncIterator[None]:
+        """A place for one socket, as long as it is open.
+
+        Raises:
+            RateLimited: the tenant has as many as it may.
+        """
+        policy = self._policy().budgets(principal)
+        budgets = [budget for budget in policy if budget.allowance.connections]
+        if not budgets:
+            yield
+            return
+        connection_id = new_id("con_")
+        names = [f"{budget.name}:con" for budget in budgets]
+        limits = [budget.allowance.connections or 0 for budget in budgets]
+        lease_ms = int(CONNECTION_LEASE_S * 1000)
+        reply = await self._run("connect", names, [connection_id, lease_ms, *limits])
+        if reply:
+            raise RateLimited(
+                f"At most {limits[reply - 1]} sockets may be open at once.",
+                BUSY_RETRY_MS,
+                Standing(),
+            )
+        for name in names:
+            self._connections.setdefault(name, set()).add(connection_id)
+        try:
+            yield
+        finally:
+            await self._disconnect(names, connection_id)
+
+    async def renew_forever(self) -> None:
+        """Keep the places of open sockets."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Keep the places of open sockets once."""
+        lease_ms = int(CONNECTION_LEASE_S * 1000)
+        for name, open_ids in list(self._connections.items()):
+            ids = list(open_ids)
+            for start in range(0, len(ids), RENEWED_AT_ONCE):
+                part = ids[start : start + RENEWED_AT_ONCE]
+                await self._run("renew", [name], [lease_ms, *part])
+
+    async def _disconnect(self, names: list[str], connection_id: str) -> None:
+        for name in names:
+            open_ids = self._connections[name]
+            open_ids.discard(connection_id)
+            if not open_ids:
+                del self._connections[name]
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for name in names:
+                        pipe.zrem(name, connection_id)
+                    await pipe.execute()
+        except (RedisError, OSError, TimeoutError) as error:
+            self._complain(error)
+
+    def _take_args(
+        self, budgets: tuple[Budget, ...], response_id: str, tokens: int
+    ) -> tuple[list[str], list[Any]]:
+        keys = [f"{budget.name}:{kind}" for budget in budgets for kind in ("req", "tok", "run")]
+        limits = []
+        for budget in budgets:
+            allowance = budget.allowance
+            limits += [allowance.requests_per_min, allowance.tokens_per_min]
+            limits.append(allowance.concurrent_responses)
+        return keys, [response_id, self._lease_ms, tokens, *(limit or 0 for limit in limits)]
+
+    def _refuse(self, budgets: tuple[Budget, ...], reply: list[Any], where: Standing) -> None:
+        """Raise what the script's reply says."""
+        what, retry_ms = reply[0].decode(), max(1, reply[1])
+        if not what:
+            return
+        if what == "responses":
+            most = min(
+                budget.allowance.concurrent_responses
+                for budget in budgets
+                if budget.allowance.concurrent_responses
+            )
+            raise RateLimited(f"At most {most} answers may run at once.", BUSY_RETRY_MS, where)
+        limit = next(each.limit for each in where.limits if each.name == what)
+        error = RateLimited(
+            f"Rate limit reached: {limit} {what} a minute. Try again in {retry_ms} ms.",
+            retry_ms,
+            where,
+        )
+        if what == "requests":
+            self._remember(budgets, error)
+        raise error
+
+    def _remember(self, budgets: tuple[Budget, ...], error: RateLimited) -> None:
+        """Requests are never given back, so until then every answer is known."""
+        # With two budgets it is not known whose requests they were.
+        if len(budgets) > 1:
+            return
+        if len(self._closed) >= MAX_CLOSED:
+            self._closed.clear()
+        until = time.monotonic() + (error.retry_after_ms or 0) / 1000
+        self._closed[budgets[0].name] = (until, error)
+
+    def _note(self, where: Standing) -> None:
+        noted = standing.get()
+        if noted is not None:
+            noted[:] = [where]
+
+    async def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
+        """Run a script; None if Redis cannot be asked."""
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                reply = await self._scripts[name](keys=keys, args=args)
+        except (RedisError, OSError, TimeoutError) as error:
+            self._complain(error)
+            return None
+        self._is_down = False
+        return reply
+
+    def _complain(self, error: Exception) -> None:
+        """Say once that the limits do not hold."""
+        if not self._is_down:
+            reason = str(error) or type(error).__name__
+            logger.warning("limits are not enforced: Redis failed: %s", reason)
+        self._is_down = True
+
+
+def _standing(budgets: tuple[Budget, ...], numbers: list[int]) -> Standing:
+    """The script's numbers by name."""
+    limits = []
+    for index, budget in enumerate(budgets):
+        requests, tokens = budget.allowance.requests_per_min, budget.allowance.tokens_per_min
+        for offset, (name, limit) in enumerate((("requests", requests), ("tokens", tokens))):
+            if limit:
+                at = 4 * index + 2 * offset
+                limits.append(RateLimit(name, limit, numbers[at], numbers[at + 1]))
+    return Standing.of(limits)
