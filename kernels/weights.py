@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -35,6 +35,8 @@ class Weight:
         scale: [rows, columns / group], float16 or float32; None for dense.
         minimum: Same shape and dtype as scale; None means 0.
         group: Columns that share a scale; 0 for dense. `columns` is a multiple.
+        rounds_x: int8 and fp8: the weight was made to meet activations of its own kind,
+            rounded with one scale a row. A kernel may do so or keep them precise.
     """
 
     kind: WeightKind
@@ -42,6 +44,7 @@ class Weight:
     scale: torch.Tensor | None = None
     minimum: torch.Tensor | None = None
     group: int = 0
+    rounds_x: bool = False
 
     def validate(self) -> None:
         """Check shapes and dtypes against the class's own description.
@@ -91,8 +94,11 @@ class Weight:
         def moved(tensor: torch.Tensor | None) -> torch.Tensor | None:
             return None if tensor is None else tensor.to(device)
 
-        return Weight(
-            self.kind, self.data.to(device), moved(self.scale), moved(self.minimum), self.group
+        return replace(
+            self,
+            data=self.data.to(device),
+            scale=moved(self.scale),
+            minimum=moved(self.minimum),
         )
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -126,7 +132,7 @@ class Weight:
 
         data = rows_of("data")
         assert data is not None
-        return Weight(first.kind, data, rows_of("scale"), rows_of("minimum"), first.group)
+        return replace(first, data=data, scale=rows_of("scale"), minimum=rows_of("minimum"))
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -134,7 +140,7 @@ class Weight:
         scale_dtype = None if self.scale is None else self.scale.dtype
         return (
             self.kind, self.columns, self.group, self.data.dtype, scale_dtype,
-            self.minimum is not None,
+            self.minimum is not None, self.rounds_x,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import torch
 import triton
 
 from kernels.checks import expect
+from kernels.cuda.byte_linear import byte_linear
 from kernels.cuda.int4_dot import int4_dot_kernel
 from kernels.cuda.launch import (
     capability,
@@ -22,7 +23,7 @@ from kernels.cuda.swiglu import swiglu
 from kernels.rms_norm.triton import rms_norm
 
 FLOATS = (torch.bfloat16, torch.float32)
-# Row counts from which a library product on bf16 beats reading INT4.
+# Row counts from which a library product on bf16 beats reading quantised weights.
 DENSE_ROWS = 80
 MAX_WGMMA_ROWS = 128
 
@@ -66,9 +67,11 @@ def linear(
         expect("residual", out, [rows, outputs], [x.dtype], contiguous=False)
     if rows == 0:
         return out
-    if rows == 1 and weight.kind == "int4" and _has_gluon():
+    if weight.kind in ("int8", "fp8") and (weight.dense is None or rows < DENSE_ROWS):
+        byte_linear(x, norm, eps, weight, bias, residual, out, gated)
+    elif rows == 1 and weight.kind == "int4" and _has_gluon():
         _int4_gemv(x, norm, eps, weight, bias, residual, out, gated)
-    elif rows == 1 and weight.kind != "int4":
+    elif rows == 1 and weight.kind == "bf16":
         _row_gemv(x, norm, eps, weight, bias, residual, out, gated)
     else:
         normed = x if norm is None else rms_norm(x, norm, eps)
@@ -87,32 +90,16 @@ def _batch(
     rows = x.shape[0]
     matrix = weight.matrix
     dense_rows = tuned("linear", _shape(weight)).get("dense_rows", DENSE_ROWS)
-    if matrix is not None and (weight.kind != "int4" or rows >= dense_rows):
+    if matrix is not None and (weight.kind == "bf16" or rows >= dense_rows):
         _library(x, matrix, bias, residual, out, gated)
     elif weight.kind == "int4" and _fits_wgmma(x, weight):
         _int4_wgmma(x, weight, bias, residual, out, gated)
     elif gated:
         both = torch.empty(rows, weight.rows, dtype=x.dtype, device=x.device)
-        _plain(x, weight, bias, None, both)
+        _int4_dot(x, weight, bias, None, both)
         swiglu(both, out)
     else:
-        _plain(x, weight, bias, residual, out)
-
-
-def _plain(
-    x: torch.Tensor,
-    weight: CudaWeight,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    out: torch.Tensor,
-) -> None:
-    """A product without fusions, from the quantised weight alone."""
-    if weight.kind == "int4":
         _int4_dot(x, weight, bias, residual, out)
-        return
-    assert weight.scale is not None
-    matrix = (weight.data.to(torch.float32) * weight.scale.unsqueeze(1)).to(x.dtype)
-    _library(x, matrix, bias, residual, out, gated=False)
 
 
 def _library(
@@ -245,15 +232,14 @@ def _row_gemv(
 ) -> None:
     outputs = out.shape[1]
     block = triton.next_power_of_2(weight.columns)
-    settings = tuned("row_gemv", f"{weight.kind},{_shape(weight, gated)}")
+    settings = tuned("row_gemv", f"bf16,{_shape(weight, gated)}")
     per_program = settings.get("rows") or _rows_a_program(block, outputs, gated)
     warps = settings.get("warps", min(8, max(1, block * per_program // 1024)))
     row_gemv_kernel[(triton.cdiv(outputs, per_program),)](
-        x, x if norm is None else norm, weight.data,
-        weight.data if weight.scale is None else weight.scale, x if bias is None else bias,
+        x, x if norm is None else norm, weight.data, x if bias is None else bias,
         x if residual is None else residual, out, outputs, outputs, eps, weight.columns, block,
-        per_program, weight.scale is not None, norm is not None, bias is not None,
-        residual is not None, gated, num_warps=warps, **overlap_options(),
+        per_program, norm is not None, bias is not None, residual is not None, gated,
+        num_warps=warps, **overlap_options(),
     )  # fmt: skip
 
 

@@ -39,9 +39,10 @@ class CudaWeight(PackedWeight):
         plane: int4: columns a nibble plane covers, 64 or 32; else 0.
         dense: bf16 [rows, columns] copy of a quantised matrix, for row counts at which
             a library product on bf16 wins; None unless asked for.
+        rounds_x: int8 and fp8: several rows of x are rounded to the weight's kind first.
     """
 
-    __slots__ = ("data", "dense", "group", "kind", "plane", "scale")
+    __slots__ = ("data", "dense", "group", "kind", "plane", "rounds_x", "scale")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class CudaWeight(PackedWeight):
         group: int = 0,
         plane: int = 0,
         dense: torch.Tensor | None = None,
+        rounds_x: bool = False,
     ) -> None:
         held = [tensor for tensor in (data, scale, dense) if tensor is not None]
         super().__init__(rows, columns, data.device, sum(tensor.nbytes for tensor in held))
@@ -62,6 +64,7 @@ class CudaWeight(PackedWeight):
         self.group = group
         self.plane = plane
         self.dense = dense
+        self.rounds_x = rounds_x
 
     @property
     def matrix(self) -> torch.Tensor | None:
@@ -75,7 +78,8 @@ def pack_weight(weight: Weight, device: torch.device, keep_dense: bool) -> CudaW
     Args:
         weight: The matrix as loaded.
         device: Where the packed tensors go.
-        keep_dense: Whether a quantised weight also keeps a bf16 copy.
+        keep_dense: Whether a quantised weight also keeps a bf16 copy; one that is
+            multiplied by 8-bit activations never does.
 
     Raises:
         ValueError: naming a group size that can't be packed.
@@ -83,6 +87,7 @@ def pack_weight(weight: Weight, device: torch.device, keep_dense: bool) -> CudaW
     if weight.kind == "dense":
         data = weight.data.to(device=device, dtype=torch.bfloat16).contiguous()
         return CudaWeight("bf16", weight.rows, weight.columns, data)
+    keep_dense &= not weight.rounds_x
     dense = weight.dequantize(torch.bfloat16).to(device).contiguous() if keep_dense else None
     if weight.kind == "int4":
         return _pack_int4(weight, device, dense)
@@ -100,7 +105,9 @@ def _pack_bytes(weight: Weight, device: torch.device, dense: torch.Tensor | None
     scale = weight.scale.float().reshape(-1).to(device).contiguous()
     data = weight.data.to(device).contiguous()
     kind: Kind = "int8" if weight.kind == "int8" else "fp8"
-    return CudaWeight(kind, weight.rows, weight.columns, data, scale, weight.columns, 0, dense)
+    return CudaWeight(
+        kind, weight.rows, weight.columns, data, scale, weight.columns, 0, dense, weight.rounds_x
+    )
 
 
 def _pack_int4(weight: Weight, device: torch.device, dense: torch.Tensor | None) -> CudaWeight:

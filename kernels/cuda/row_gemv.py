@@ -1,4 +1,4 @@
-"""One row of x times bf16, INT8 or FP8 rows, with the norm before and SwiGLU or a sum after."""
+"""One row of x times bf16 rows, with the norm before and SwiGLU or a sum after."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def row_gemv_kernel(
-    x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, N, up_rows, eps,
-    K: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, SCALED: tl.constexpr,
-    HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADD: tl.constexpr, SWIGLU: tl.constexpr,
-    PDL: tl.constexpr,
+    x_ptr, norm_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, N, up_rows, eps,
+    K: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_NORM: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ADD: tl.constexpr, SWIGLU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """ROWS outputs a program; every program norms x again, which is cheaper than a launch."""
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -34,12 +33,8 @@ def row_gemv_kernel(
         x = x * tl.rsqrt(tl.sum(x * x) / K + eps) * norm
         x = x.to(x_ptr.dtype.element_ty).to(tl.float32)
     out = tl.sum(weight.to(tl.float32) * x[None, :], 1)
-    if SCALED:
-        out *= tl.load(scale_ptr + n, mask=row_ok, other=0.0)
     if SWIGLU:
         up = tl.sum(up_weight.to(tl.float32) * x[None, :], 1)
-        if SCALED:
-            up *= tl.load(scale_ptr + up_rows + n, mask=row_ok, other=0.0)
         out = up * out / (1.0 + tl.exp(-out))
     if HAS_BIAS:
         out += tl.load(bias_ptr + n, mask=row_ok, other=0.0).to(tl.float32)

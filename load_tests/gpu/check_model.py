@@ -15,7 +15,7 @@ import torch
 
 from engine.model.llama import CausalLM
 from kernels.kv_cache import AttentionBatch, LayerCache
-from load_tests.gpu.shapes import SHAPES, RandomCheckpoint
+from load_tests.gpu.shapes import KINDS, SHAPES, RandomCheckpoint
 
 BLOCK = 16
 LENGTHS = (61, 200)
@@ -77,7 +77,7 @@ def logits(model: CausalLM, device: str, ids: list[torch.Tensor], num_steps: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("kind", choices=["bf16", "int4", "int8", "fp8"])
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--group", type=int, default=64)
     options = parser.parse_args()
     config = SHAPES[options.shape]

@@ -19,7 +19,7 @@ import engine.loading  # noqa: F401 - before engine.model, which it imports back
 from engine.model.llama import CausalLM
 from kernels.cuda.launch import overlapped_launches
 from kernels.kv_cache import AttentionBatch, LayerCache
-from load_tests.gpu.shapes import SHAPES, RandomCheckpoint
+from load_tests.gpu.shapes import KINDS, SHAPES, RandomCheckpoint
 from load_tests.gpu.timing import machine, replay_times
 
 BLOCK = 16
@@ -68,7 +68,7 @@ def step_time(model: CausalLM, caches: list[LayerCache], batch: int, context: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("kind", choices=["bf16", "int4", "int8", "fp8"])
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--head", default="bf16")
     parser.add_argument("--group", type=int, default=128)
     parser.add_argument("--batches", default="1,8,32")

@@ -23,7 +23,7 @@ from engine.contract.registry import ModelCard
 from engine.cuda_runner import CudaRunner
 from engine.engine import Engine
 from engine.model.llama import CausalLM
-from load_tests.gpu.shapes import SHAPES, RandomCheckpoint
+from load_tests.gpu.shapes import KINDS, SHAPES, RandomCheckpoint
 from load_tests.gpu.timing import machine
 
 BLOCK = 16
@@ -150,7 +150,7 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("kind", choices=["bf16", "int4", "int8", "fp8"])
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--head", default="bf16")
     parser.add_argument("--batches", default="1,8,32,128")
     parser.add_argument("--prompts", default="128,512,4096")

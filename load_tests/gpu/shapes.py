@@ -30,10 +30,16 @@ SHAPES = {
 }
 
 
+KINDS = ("bf16", "int4", "int8", "w8a8", "fp8")
+
+
 def random_weight(
     kind: str, rows: int, columns: int, device: str, group: int = 128, gain: float = 1.0
 ) -> Weight:
-    """A weight whose rows have a norm of about `gain`."""
+    """A weight whose rows have a norm of about `gain`.
+
+    Of the KINDS, w8a8 and fp8 round activations to 8 bits and int8 keeps them.
+    """
     spread = gain / columns**0.5
     if kind == "bf16":
         data = torch.randn(rows, columns, device=device, dtype=torch.bfloat16) * spread
@@ -43,11 +49,11 @@ def random_weight(
         scale = (torch.rand(rows, columns // group, device=device) + 0.5) * (spread / 4.6)
         return Weight("int4", data, scale.half(), (-7.5 * scale).half(), group)
     scale = (torch.rand(rows, 1, device=device) + 0.5) * spread
-    if kind == "int8":
+    if kind in ("int8", "w8a8"):
         data = torch.randint(-127, 128, (rows, columns), dtype=torch.int8, device=device)
-        return Weight("int8", data, scale / 73, None, columns)
+        return Weight("int8", data, scale / 73, None, columns, rounds_x=kind == "w8a8")
     data = torch.randn(rows, columns, device=device, dtype=torch.bfloat16)
-    return Weight("fp8", data.to(torch.float8_e4m3fn), scale, None, columns)
+    return Weight("fp8", data.to(torch.float8_e4m3fn), scale, None, columns, rounds_x=True)
 
 
 @dataclass
@@ -56,7 +62,7 @@ class RandomCheckpoint:
 
     Attributes:
         config: The model's shape.
-        kind: bf16, int4, int8 or fp8 for the layers.
+        kind: For the layers, one of KINDS.
         head_kind: The same for the output layer.
         device: Where weights are drawn.
         group: INT4 columns that share a scale.

@@ -1,0 +1,179 @@
+"""Which kernel multiplies by INT8 and FP8 weights, by row count and by what x is rounded to."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import triton
+
+from kernels.cuda.byte_dot import byte_dot_kernel
+from kernels.cuda.byte_gemv import byte_gemv_kernel
+from kernels.cuda.launch import capability, num_multiprocessors, overlap_options, tuned
+from kernels.cuda.packed import CudaWeight
+from kernels.cuda.quantize_rows import quantize_rows
+from kernels.cuda.scratch import FLOATS, float_scratch, tickets
+from kernels.cuda.swiglu import swiglu
+from kernels.rms_norm.triton import rms_norm
+
+# Row counts from which the vendor's FP8 product beats ours.
+LIBRARY_ROWS = 256
+
+
+def byte_linear(
+    x: torch.Tensor,
+    norm: torch.Tensor | None,
+    eps: float,
+    weight: CudaWeight,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    out: torch.Tensor,
+    gated: bool,
+) -> None:
+    """See `kernels.cuda.linear.linear`; into `out`, which is the residual where there is one."""
+    rows = x.shape[0]
+    if rows == 1:
+        _gemv(x, norm, eps, weight, bias, residual, out, gated)
+    elif not (weight.rounds_x and multiplies(weight.kind)):
+        x = x if norm is None else rms_norm(x, norm, eps)
+        _dot(x, None, weight, bias, residual, out, gated)
+    else:
+        q, scale = quantize_rows(x, norm, eps, "int8" if weight.kind == "int8" else "fp8")
+        if weight.kind == "fp8" and rows >= _library_rows(weight, gated):
+            _library(q, scale, weight, bias, residual, out, gated)
+        else:
+            _dot(q, scale, weight, bias, residual, out, gated)
+
+
+def multiplies(kind: str) -> bool:
+    """Whether tensor cores take 8-bit operands of this kind (the interpreter takes all)."""
+    return interpreted() or capability() >= ((8, 9) if kind == "fp8" else (8, 0))
+
+
+def interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _bytes(weight: CudaWeight) -> tuple[torch.Tensor, bool]:
+    """The weight's bytes as a kernel takes them, and whether it must decode e4m3 itself."""
+    decode = weight.kind == "fp8" and not multiplies("fp8")
+    return (weight.data.view(torch.uint8) if decode else weight.data), decode
+
+
+def _gemv(
+    x: torch.Tensor,
+    norm: torch.Tensor | None,
+    eps: float,
+    weight: CudaWeight,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    out: torch.Tensor,
+    gated: bool,
+) -> None:
+    outputs = out.shape[1]
+    settings = tuned("byte_gemv", weight_key(weight, gated))
+    block = settings.get("block") or gemv_block(weight.columns)
+    per_program = settings.get("rows") or (2 if gated else 4 if outputs >= 2048 else 1)
+    warps = settings.get("warps", 8 if weight.columns > 8192 else min(4, max(1, block // 512)))
+    data, decode = _bytes(weight)
+    byte_gemv_kernel[(triton.cdiv(outputs, per_program),)](
+        x, x if norm is None else norm, data, weight.scale, x if bias is None else bias,
+        x if residual is None else residual, out, outputs, outputs, eps, weight.columns, block,
+        per_program, decode, norm is not None, bias is not None, residual is not None, gated,
+        num_warps=warps, **overlap_options(),
+    )  # fmt: skip
+
+
+def gemv_block(columns: int) -> int:
+    """The largest power of two that divides the columns, if it keeps a warp's lanes busy."""
+    power = columns & -columns
+    return min(power, 4096) if power >= 512 else min(1024, triton.next_power_of_2(columns))
+
+
+def _dot(
+    x: torch.Tensor,
+    x_scale: torch.Tensor | None,
+    weight: CudaWeight,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    out: torch.Tensor,
+    gated: bool,
+) -> None:
+    rows, outputs = out.shape
+    block_m, block_n, block_k, split, warps, stages = dot_tiles(weight, rows, gated)
+    tiles = (triton.cdiv(rows, block_m), triton.cdiv(outputs, block_n))
+    parts = tiles[0] * tiles[1] * split * block_m * block_n * (2 if gated else 1)
+    if split == 1 or parts > FLOATS:
+        split, parts = 1, 1
+    data, decode = _bytes(weight)
+    byte_dot_kernel[(*tiles, split)](
+        x, x if x_scale is None else x_scale, data, weight.scale, x if bias is None else bias,
+        x if residual is None else residual, out, float_scratch(x.device, parts),
+        tickets(x.device, tiles[0] * tiles[1] if split > 1 else 1), rows, outputs, outputs,
+        x.stride(0), out.stride(0), weight.columns, block_m, block_n, block_k, split,
+        x_scale is not None, decode, bias is not None, residual is not None, gated,
+        num_warps=warps, num_stages=stages, **overlap_options(),
+    )  # fmt: skip
+
+
+def dot_tiles(weight: CudaWeight, rows: int, gated: bool) -> tuple[int, int, int, int, int, int]:
+    """(BLOCK_M, BLOCK_N, BLOCK_K, shares of K, warps, stages) for `rows` rows of x."""
+    class_m = min(512, max(16, triton.next_power_of_2(rows)))
+    settings = tuned("byte_dot", dot_key(weight, class_m, gated))
+    if settings:
+        return tuple(
+            settings[name] for name in ("block_m", "block_n", "block_k", "split", "warps", "stages")
+        )  # type: ignore[return-value]
+    block_m = min(128, class_m)
+    block_n = 128 if block_m == 128 and not gated else 64
+    block_k = 128 if weight.rounds_x else 64
+    outputs = weight.rows // 2 if gated else weight.rows
+    tiles = triton.cdiv(rows, block_m) * triton.cdiv(outputs, block_n)
+    k_tiles = triton.cdiv(weight.columns, block_k)
+    # Two programs a multiprocessor, each with enough of K to fill its pipeline.
+    split = max(1, min(2 * num_multiprocessors() // tiles, k_tiles // 4, 8))
+    # Every share of K holds at least one tile.
+    split = triton.cdiv(k_tiles, triton.cdiv(k_tiles, split))
+    return block_m, block_n, block_k, split, 8 if block_m * block_n >= 128 * 128 else 4, 3
+
+
+def weight_key(weight: CudaWeight, gated: bool) -> str:
+    """The weight's entry in the table of settings."""
+    rounding = "x8" if weight.rounds_x else "x16"
+    return f"{weight.kind},{rounding},{weight.rows}x{weight.columns}{',gated' if gated else ''}"
+
+
+def dot_key(weight: CudaWeight, class_m: int, gated: bool) -> str:
+    return f"{weight_key(weight, gated)},{class_m}"
+
+
+def _library_rows(weight: CudaWeight, gated: bool) -> int:
+    """Rows from which `_library` is taken; more than ever come where it can't be."""
+    if interpreted() or capability()[0] != 9 or weight.rows % 16 or weight.columns % 16:
+        return 1 << 30
+    return tuned("byte_linear", weight_key(weight, gated)).get("library_rows", LIBRARY_ROWS)
+
+
+def _library(
+    q: torch.Tensor,
+    scale: torch.Tensor,
+    weight: CudaWeight,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    out: torch.Tensor,
+    gated: bool,
+) -> None:
+    """cuBLAS's FP8 product with a scale a row on both sides."""
+    assert weight.scale is not None
+    product = torch._scaled_mm(
+        q, weight.data.T, scale.unsqueeze(1), weight.scale.unsqueeze(0),
+        out_dtype=torch.bfloat16, use_fast_accum=True,
+    )  # fmt: skip
+    if bias is not None:
+        product += bias
+    if gated:
+        swiglu(product, out)
+    elif residual is not None:
+        residual += product
+    else:
+        out.copy_(product)

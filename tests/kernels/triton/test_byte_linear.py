@@ -1,0 +1,163 @@
+"""INT8 and FP8 products, with and without rounded activations, against the fp32 reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.linear_add import reference as linear_add_reference
+from kernels.norm_linear import reference as norm_linear_reference
+from kernels.norm_swiglu import reference as norm_swiglu_reference
+from kernels.weights import Weight
+from tests.kernels.triton.compare import assert_near, row_weight
+from tests.kernels.triton.conftest import DEVICE
+
+EPS = 1e-5
+SHAPES = [(1, 64), (37, 576), (130, 100)]
+# Sums in another order; on the card outputs are bf16 as well.
+TOLERANCE = 2e-5 if DEVICE == "cpu" else 6e-3
+
+
+def pack(weight: Weight, device: torch.device):
+    from kernels.pack.triton import pack as pack_triton
+
+    return pack_triton((weight,), device, "memory")
+
+
+def met_by(x: torch.Tensor, norm: torch.Tensor | None, weight: Weight) -> torch.Tensor:
+    """What the weight meets: RMSNorm(x), rounded as the kernels round it."""
+    from kernels.cuda.quantize_rows import quantize_rows
+
+    if weight.rounds_x and len(x) > 1:
+        q, scale = quantize_rows(x, norm, EPS, "int8" if weight.kind == "int8" else "fp8")
+        return q.float() * scale.unsqueeze(1)
+    x = x.float()
+    if norm is None:
+        return x
+    return x * torch.rsqrt(x.square().mean(1, keepdim=True) + EPS) * norm.float()
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 64), (5, 576), (3, 100), (2, 1537)])
+def test_rows_are_rounded_to_8_bits(
+    device: torch.device, dtype: torch.dtype, kind: str, normed: bool, rows: int, columns: int
+) -> None:
+    from kernels.cuda.quantize_rows import LIMITS, quantize_rows
+
+    wide = torch.randn(rows, columns + 8).to(dtype)
+    wide[0, 0] = 40.0
+    x = wide[:, :columns].to(device)
+    norm = (torch.rand(columns) + 0.5).to(dtype).to(device) if normed else None
+    q, scale = quantize_rows(x, norm, EPS, kind)  # type: ignore[arg-type]
+    exact = norm_linear_reference.rms_norm(x, norm, EPS)
+    assert_near(scale, exact.abs().amax(1) / LIMITS[kind], 1e-5)
+    assert q.float().abs().amax(1).tolist() == [LIMITS[kind]] * rows
+    error = (q.float() * scale.unsqueeze(1) - exact).abs()
+    if kind == "int8":
+        step = 0.5001 * scale.unsqueeze(1)
+    else:
+        # Half a step of three mantissa bits.
+        step = (exact.abs() * 2**-4).clamp_min(2**-10 * scale.unsqueeze(1)) * 1.001
+    assert bool((error <= step).all())
+    if kind == "fp8" and not normed:
+        wanted = x.float() * (LIMITS["fp8"] / x.float().abs().amax(1, keepdim=True))
+        assert torch.equal(q.float(), wanted.clamp(-448, 448).to(torch.float8_e4m3fn).float())
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_rows_of_zeros_have_no_scale(device: torch.device, dtype: torch.dtype, kind: str) -> None:
+    from kernels.cuda.quantize_rows import quantize_rows
+
+    x = torch.zeros(2, 64, dtype=dtype, device=device)
+    x[1, 3] = 1.0
+    q, scale = quantize_rows(x, None, EPS, kind)  # type: ignore[arg-type]
+    assert scale[0] == 0.0 and q[0].float().abs().sum() == 0.0
+    assert q[1].float().sum() * scale[1] == pytest.approx(1.0, rel=0.08)
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+@pytest.mark.parametrize("rounds_x", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+@pytest.mark.parametrize("num_tokens", [1, 19])
+def test_products(
+    device: torch.device, dtype: torch.dtype, kind: str, rounds_x: bool, rows: int, columns: int,
+    num_tokens: int,
+) -> None:  # fmt: skip
+    from kernels.linear_add.triton import linear_add
+    from kernels.norm_linear.triton import norm_linear
+    from kernels.norm_swiglu.triton import norm_swiglu
+
+    weight = replace(row_weight(kind, rows, columns), rounds_x=rounds_x)
+    packed = pack(weight, device)
+    assert (packed.kind, packed.rounds_x, packed.dense) == (kind, rounds_x, None)
+    x = torch.randn(num_tokens, columns).to(dtype).to(device)
+    norm = (torch.rand(columns) + 0.5).to(dtype).to(device)
+    bias = torch.randn(rows).to(dtype).to(device)
+    met = met_by(x, norm, weight).cpu()
+    expected = norm_linear_reference.norm_linear(met, None, EPS, weight, bias.cpu())
+    assert_near(norm_linear(x, norm, EPS, packed, bias), expected, TOLERANCE)
+    if rows % 2 == 0:
+        expected = norm_swiglu_reference.norm_swiglu(met, None, EPS, weight)
+        assert_near(norm_swiglu(x, norm, EPS, packed), expected, 2 * TOLERANCE)
+    wide = torch.randn(num_tokens, rows + 16).to(dtype).to(device)
+    before = wide.clone()
+    expected = before[:, :rows].float().cpu()
+    linear_add_reference.linear_add(met_by(x, None, weight).cpu(), weight, expected)
+    linear_add(x, packed, wide[:, :rows])
+    assert_near(wide[:, :rows], expected, TOLERANCE)
+    assert torch.equal(wide[:, rows:], before[:, rows:]), "wrote past the residual"
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_parts_of_k_add_up(
+    device: torch.device, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, kind: str,
+    gated: bool,
+) -> None:  # fmt: skip
+    from kernels.cuda import byte_linear
+    from kernels.cuda.linear import linear
+    from kernels.cuda.scratch import tickets
+
+    settings = (16, 32, 128, 3, 4, 3)
+    monkeypatch.setattr(byte_linear, "dot_tiles", lambda *_: settings)
+    weight = replace(row_weight(kind, 96, 640), rounds_x=True)
+    packed = pack(weight, device)
+    x = torch.randn(21, 640).to(dtype).to(device)
+    met = met_by(x, None, weight).cpu()
+    reference = norm_swiglu_reference.norm_swiglu if gated else norm_linear_reference.norm_linear
+    expected = reference(met, None, EPS, weight)
+    for _ in range(2):
+        assert_near(linear(x, None, EPS, packed, gated=gated), expected, 2 * TOLERANCE)
+    assert int(tickets(device, 64).abs().sum()) == 0
+
+
+@pytest.mark.parametrize("num_tokens", [1, 9])
+def test_fp8_on_a_card_without_fp8(
+    device: torch.device, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, num_tokens: int
+) -> None:
+    """Every byte of e4m3 that is a number, decoded in the kernel."""
+    from kernels.cuda import byte_linear
+    from kernels.cuda.linear import linear
+
+    monkeypatch.setattr(byte_linear, "multiplies", lambda kind: False)
+    values = torch.arange(256, dtype=torch.uint8).repeat(2, 1).view(torch.float8_e4m3fn)
+    values = torch.where(values.isnan(), torch.zeros(()), values.float())
+    scale = torch.tensor([[0.5], [2.0]])
+    weight = Weight("fp8", values.to(torch.float8_e4m3fn), scale, None, 256, rounds_x=True)
+    x = torch.randn(num_tokens, 256).to(dtype).to(device)
+    expected = norm_linear_reference.norm_linear(x.cpu(), None, EPS, weight)
+    assert_near(linear(x, None, EPS, pack(weight, device)), expected, TOLERANCE)
+
+
+def test_kinds_of_rounding_do_not_share_a_matrix(device: torch.device) -> None:
+    from kernels.pack.triton import pack as pack_triton
+
+    precise = row_weight("int8", 16, 64)
+    packed = pack_triton((precise, replace(precise, rounds_x=True)), device, None)
+    assert packed.kind == "bf16"
+    stacked = pack_triton((precise, precise), device, None)
+    assert (stacked.kind, stacked.rows, stacked.rounds_x) == ("int8", 32, False)
+    assert stacked.dense is not None
