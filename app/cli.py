@@ -1,4 +1,4 @@
-"""The command line: `repartee serve | gateway | worker | models | doctor | profile | bench`."""
+"""The command line: `repartee serve | gateway | worker | token | models | ...`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from app.options import DOCTOR, GATEWAY, MODELS, OPTIONS, PROFILE, SERVE, WORKER, Option, options_of
+from app.options import (
+    DOCTOR,
+    GATEWAY,
+    MODELS,
+    OPTIONS,
+    PROFILE,
+    SERVE,
+    TOKEN,
+    WORKER,
+    Option,
+    options_of,
+)
 from app.settings import (
     check_environment,
     doctor_settings,
@@ -19,6 +30,7 @@ from app.settings import (
     models_settings,
     profile_settings,
     serve_settings,
+    token_settings,
     worker_settings,
 )
 from app.startup_error import EXIT_CODE, StartupError
@@ -105,10 +117,23 @@ def _profile(flags: Flags) -> int:
     os.execve(command[0], command, engine_environment(settings, os.environ))
 
 
+def _token(flags: Flags) -> int:
+    """Sign a bearer token and print it, or make the keys for that."""
+    from app.token_command import run_token
+
+    token, notes = run_token(token_settings(flags))
+    for note in notes:
+        sys.stderr.write(f"repartee: {note}\n")
+    if token:
+        sys.stdout.write(f"{token}\n")
+    return 0
+
+
 _COMMANDS: dict[str, Callable[[Flags], int]] = {
     SERVE: _serve,
     GATEWAY: _gateway,
     WORKER: _worker,
+    TOKEN: _token,
     MODELS: _models,
     DOCTOR: _doctor,
     PROFILE: _profile,

@@ -102,6 +102,10 @@ def _choice(*values: str) -> Callable[[str], str]:
     return parse
 
 
+def _key_kind(text: str) -> str:
+    return _choice("eddsa", "hs256")(text) if text else ""
+
+
 def _text(text: str) -> str:
     return text
 
@@ -301,6 +305,69 @@ OPTIONS: tuple[Option, ...] = (
         "Issuer that a token must come from.",
         "any issuer",
         (SERVE, GATEWAY, TOKEN),
+    ),
+    Option(
+        "new-key",
+        _key_kind,
+        "",
+        "eddsa, hs256",
+        "Add a new key to the key set, making the file if it is not there, and no token.",
+        "no new key",
+        (TOKEN,),
+    ),
+    Option(
+        "public-keys",
+        _text,
+        "",
+        "file",
+        "Write the key set without what signs to this file, for gateways, and make no token.",
+        "none",
+        (TOKEN,),
+    ),
+    Option(
+        "key-id",
+        _text,
+        "",
+        "name",
+        "Key that signs.",
+        "the newest",
+        (TOKEN,),
+    ),
+    Option(
+        "tenant",
+        _filled,
+        "default",
+        "name",
+        "Tenant that the token stands for.",
+        "",
+        (TOKEN,),
+    ),
+    Option(
+        "tier",
+        _choice("vip", "standard", "batch"),
+        "standard",
+        "vip, standard, batch",
+        "Tier that the token gives.",
+        "",
+        (TOKEN,),
+    ),
+    Option(
+        "subject",
+        _text,
+        "",
+        "name",
+        "Whom the tenant gives the token to.",
+        "the tenant itself",
+        (TOKEN,),
+    ),
+    Option(
+        "ttl",
+        _integer(1, 366 * 86_400),
+        3600,
+        "seconds",
+        "How long the token is good.",
+        "",
+        (TOKEN,),
     ),
     Option(
         "limits-file",

@@ -21,6 +21,7 @@ from app.options import (
     OPTIONS,
     PROFILE,
     SERVE,
+    TOKEN,
     WORKER,
     Option,
     Value,
@@ -163,6 +164,35 @@ class ProfileSettings:
     native: bool
     cache_dir: Path | None
     trace: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """`repartee token`.
+
+    Attributes:
+        token_keys_file: The key set.
+        token_audience: The token's audience.
+        token_issuer: The token's issuer; empty leaves it out.
+        new_key: eddsa or hs256: add such a key; empty adds none.
+        public_keys: Where the public halves go; None writes none.
+        key_id: Which key signs; empty takes the newest.
+        tenant: The token's.
+        tier: The token's.
+        subject: The token's; empty takes the tenant.
+        ttl_s: Seconds that it is good for.
+    """
+
+    token_keys_file: Path
+    token_audience: str
+    token_issuer: str
+    new_key: str
+    public_keys: Path | None
+    key_id: str
+    tenant: str
+    tier: str
+    subject: str
+    ttl_s: int
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
@@ -389,4 +419,27 @@ def profile_settings(
         native=values.native,
         cache_dir=values.cache_dir,
         trace=Path(values.text("trace")),
+    )
+
+
+def token_settings(
+    flags: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> TokenSettings:
+    """Settings of `repartee token`; see `gateway_settings`."""
+    check_environment(environ)
+    values = _Values(TOKEN, flags, environ)
+    file = values.file("token-keys-file")
+    if file is None:
+        raise StartupError("A token needs a key to sign with.", "Name a file: --token-keys-file.")
+    return TokenSettings(
+        token_keys_file=file,
+        token_audience=values.text("token-audience"),
+        token_issuer=values.text("token-issuer"),
+        new_key=values.text("new-key"),
+        public_keys=values.file("public-keys"),
+        key_id=values.text("key-id"),
+        tenant=values.text("tenant"),
+        tier=values.text("tier"),
+        subject=values.text("subject"),
+        ttl_s=values.integer("ttl"),
     )
