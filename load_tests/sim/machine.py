@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.step import StepOutput, StepPlan, StepTimes
@@ -52,6 +53,7 @@ class Machine:
     """A `Runner` without a model: every answer is the same letter, as long as asked for."""
 
     max_decode_steps = 1
+    max_ahead_steps = 0
 
     def __init__(self, clock: Clock, costs: Costs, seed: int) -> None:
         self._clock = clock
@@ -68,6 +70,10 @@ class Machine:
         self._clock.now += elapsed_ms / 1000
         tokens = {item.sequence.id: [_LETTER] for item in plan.work if item.samples}
         return StepOutput(tokens, StepTimes(forward_s=elapsed_ms / 1000))
+
+    def gauges(self) -> Mapping[str, float]:
+        """There is no memory to tell of."""
+        return {}
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Nothing is kept, so nothing is copied."""
