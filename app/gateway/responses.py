@@ -16,6 +16,7 @@ from typing import Any
 
 from app.auth import Principal
 from app.gateway.metrics import GatewayMetrics, ResponseMeter
+from app.limits import Charge, Limiter, foreseen_tokens
 from app.routing import EngineClient, ResponseStream
 from engine.contract import (
     Event,
@@ -48,14 +49,24 @@ class Answer:
     Args:
         stream: Where the events come from.
         meter: Counts them; None for an answer that another request counts.
+        charge: What the caller's limits were charged; None likewise.
+
+    Attributes:
+        used_tokens: What it came to, once it has ended; None if that is not known.
     """
 
     def __init__(
-        self, responses: Responses, stream: ResponseStream, meter: ResponseMeter | None
+        self,
+        responses: Responses,
+        stream: ResponseStream,
+        meter: ResponseMeter | None = None,
+        charge: Charge | None = None,
     ) -> None:
         self._responses = responses
         self._stream = stream
         self._meter = meter
+        self.charge = charge
+        self.used_tokens: int | None = None
         self._last = (1, -1)
         self.is_ended = False
 
@@ -89,6 +100,8 @@ class Answer:
         if self._meter is not None:
             self._meter.note(event)
         if isinstance(event, Finished | Failed):
+            usage = event.usage
+            self.used_tokens = usage.prompt_tokens + usage.completion_tokens if usage else 0
             self._end()
         return event
 
@@ -126,6 +139,7 @@ class Responses:
     Args:
         engine: The way to the workers.
         metrics: Where answers are counted.
+        limiter: What callers may ask for.
         answer_timeout_s: Deadline of each answer, from its request.
 
     Attributes:
@@ -134,9 +148,14 @@ class Responses:
     """
 
     def __init__(
-        self, engine: EngineClient, metrics: GatewayMetrics, answer_timeout_s: float
+        self,
+        engine: EngineClient,
+        metrics: GatewayMetrics,
+        limiter: Limiter,
+        answer_timeout_s: float,
     ) -> None:
         self.engine = engine
+        self.limiter = limiter
         self._metrics = metrics
         self._answer_timeout_s = answer_timeout_s
         self._running: set[Answer] = set()
@@ -165,6 +184,8 @@ class Responses:
     def ended(self, answer: Answer) -> None:
         """Called by an answer at its end."""
         self._running.discard(answer)
+        if answer.charge is not None:
+            self.spawn(self.limiter.settle(answer.charge, answer.used_tokens))
 
     def check_open(self) -> None:
         """Refuse new work while the gateway is stopping.
@@ -193,9 +214,14 @@ class Responses:
         """Ask the engine for an answer.
 
         Raises:
+            RateLimited: the caller's limits do not have it.
             ReparteeError: if no worker takes it.
         """
         self.check_open()
+        window = self.engine.card(model).context_window
+        charge = await self.limiter.take(
+            principal, request_id, foreseen_tokens(messages, sampling, window)
+        )
         meter = self._metrics.meter(api, principal.tier)
         now = time.time()
         request = GenerateRequest(
@@ -214,8 +240,9 @@ class Responses:
             stream = await self.engine.submit(request)
         except BaseException as error:
             meter.fail(error)
+            self.spawn(self.limiter.settle(charge, 0))
             raise
-        answer = Answer(self, stream, meter)
+        answer = Answer(self, stream, meter, charge)
         self._running.add(answer)
         return answer
 
@@ -225,7 +252,7 @@ class Responses:
         Raises:
             NotFound: nothing is known of it any more.
         """
-        answer = Answer(self, await self.engine.attach(request_id), None)
+        answer = Answer(self, await self.engine.attach(request_id))
         self._running.add(answer)
         return answer
 

@@ -67,7 +67,7 @@ class Gateway:
     ) -> None:
         self.config = config
         self.metrics = GatewayMetrics(engine.workers)
-        self.responses = Responses(engine, self.metrics, config.answer_timeout_s)
+        self.responses = Responses(engine, self.metrics, limiter, config.answer_timeout_s)
         self._engine = engine
         self._sessions = sessions
         self._grants = grants

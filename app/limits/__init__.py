@@ -1,5 +1,6 @@
 """How much a caller may ask for: budgets by tenant and tier, kept in Redis."""
 
+from app.limits.foresight import foreseen_tokens
 from app.limits.limiter import Charge, Limiter, RateLimited
 from app.limits.policy import NO_LIMITS, Budget, LimitPolicy, parse_limits
 from app.limits.state import RateLimit, Standing
@@ -13,5 +14,6 @@ __all__ = [
     "RateLimit",
     "RateLimited",
     "Standing",
+    "foreseen_tokens",
     "parse_limits",
 ]

@@ -21,10 +21,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -119,11 +119,18 @@ class Limiter:
         self._closed: dict[str, tuple[float, RateLimited]] = {}
         self._closed_by = policy()
         self._is_down = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Close the client, if it was made here."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._owns_redis:
             await self._redis.aclose()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def check(self, principal: Principal) -> None:
         """Refuse what would be refused, without asking Redis, as far as that is known.
@@ -158,10 +165,16 @@ class Limiter:
         budgets = self._policy().budgets(principal)
         if not budgets:
             return Charge(response_id, tokens, (), Standing())
-        reply = await self._run("take", *self._take_args(budgets, response_id, tokens))
+        charge = Charge(response_id, tokens, budgets, Standing())
+        try:
+            reply = await self._run("take", *self._take_args(budgets, response_id, tokens))
+        except asyncio.CancelledError:
+            # It may have been charged all the same.
+            self._spawn(self.settle(charge, 0))
+            raise
         if reply is None:
-            return Charge(response_id, tokens, (), Standing())
-        charge = Charge(response_id, tokens, budgets, _standing(budgets, reply[2:]))
+            return charge
+        charge = replace(charge, standing=_standing(budgets, reply[2:]))
         self._note(charge.standing)
         self._refuse(budgets, reply, charge.standing)
         return charge
@@ -181,7 +194,7 @@ class Limiter:
             charge: What it was charged.
             used_tokens: What it came to; None if that is not known.
         """
-        if not charge.budgets:
+        if not charge.budgets or not charge.response_id:
             return
         used = charge.tokens if used_tokens is None else used_tokens
         keys = [f"{b.name}:{kind}" for b in charge.budgets for kind in ("tok", "run")]
