@@ -33,6 +33,9 @@ class EngineConfig:
             always take, milliseconds. For devices whose decodes are so short that a
             small multiple of them holds no piece worth computing; 0 leaves it at
             that multiple.
+        decode_plan_ms: Time that a plan of several decode steps may take, so that who
+            comes meanwhile waits no longer, milliseconds; 0 leaves it at as many steps
+            as the runner can.
         max_pause_ms: How long running requests below vip may be left out of steps
             while a VIP waits for its first token, milliseconds; 0 never.
         ageing_ms: A waiting request passes newer ones of the next higher tier
@@ -61,6 +64,7 @@ class EngineConfig:
     target_step_ms: float = 80.0
     prefill_step_ms: float = 200.0
     mixed_step_ms: float = 0.0
+    decode_plan_ms: float = 0.0
     max_pause_ms: float = 500.0
     ageing_ms: float = 10_000.0
     max_suspensions: int = 3
@@ -87,6 +91,7 @@ class EngineConfig:
             f"at least block_size ({self.block_size})",
         )
         self._require("mixed_step_ms", self.mixed_step_ms >= 0, "at least 0")
+        self._require("decode_plan_ms", self.decode_plan_ms >= 0, "at least 0")
         self._require("max_pause_ms", self.max_pause_ms >= 0, "at least 0")
         self._require("max_suspensions", self.max_suspensions >= 0, "at least 0")
         self._require("retained_share", 0 <= self.retained_share <= 1, "from 0 to 1")

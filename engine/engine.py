@@ -69,7 +69,9 @@ class Engine:
     ) -> None:
         self.config = config
         self.card = card
-        self.scheduler = scheduler_type(config, runner.max_decode_steps, host_tier)
+        self.scheduler = scheduler_type(
+            config, runner.max_decode_steps, host_tier, runner.max_ahead_steps
+        )
         max_retained = int(config.num_blocks * config.retained_share)
         self.retention = Retention(self.scheduler.blocks, max_retained, config.retained_s)
         self.totals = Totals()
@@ -81,7 +83,7 @@ class Engine:
         self._intake = Intake(config, vocabulary, self._preparer.max_sequence_tokens, clock)
         self._gate = Gate(config, self.scheduler, self.totals, wall_clock)
         self._answers = Answers(config, self.scheduler, self.retention, self.totals, wall_clock)
-        self._gauges = Gauges(self.scheduler, self.retention, self.totals, clock)
+        self._gauges = Gauges(self.scheduler, self.retention, self.totals, runner.gauges, clock)
 
     @property
     def sequences(self) -> dict[str, Sequence]:
@@ -177,7 +179,8 @@ class Engine:
             output = self._run(plan, events)
             finished = self._clock()
             if output is not None:
-                self.scheduler.record_cost(plan, (finished - scheduled) * 1000)
+                run_s = finished - scheduled - output.setup_s
+                self.scheduler.record_cost(plan, run_s * 1000)
                 self._take_output(plan, output, finished, events)
                 events += self._answers.flush(self._clock())
                 self._record_step(plan, output, (started, scheduled, finished))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from engine.contract.keys import WORKER_BEAT_S
 from engine.retention import Retention
@@ -17,6 +17,7 @@ class Gauges:
         scheduler: The engine's.
         retention: The engine's.
         totals: The engine's.
+        device: Gauges of the runner's device.
         clock: Seconds, monotonic.
     """
 
@@ -25,11 +26,13 @@ class Gauges:
         scheduler: Scheduler,
         retention: Retention,
         totals: Totals,
+        device: Callable[[], Mapping[str, float]],
         clock: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
         self._retention = retention
         self._totals = totals
+        self._device = device
         self._clock = clock
         self._held: dict[str, int] = {}
         self._held_at = float("-inf")
@@ -43,7 +46,11 @@ class Gauges:
             used_blocks=scheduler.blocks.num_used,
             num_blocks=scheduler.blocks.num_blocks,
             decode_tokens_per_s=self._totals.decode_tokens_per_s,
-            counters={**self._totals.counters(), **self._scheduler_counters()},
+            counters={
+                **self._totals.counters(),
+                **self._scheduler_counters(),
+                **self._device(),
+            },
             held=self._held_now(),
         )
 

@@ -43,16 +43,22 @@ class Scheduler:
         config: The engine's.
         max_decode_steps: As the runner says.
         host_tier: Takes the blocks that leave the pool; None drops them.
+        max_ahead_steps: As the runner says.
     """
 
     queue_type = WaitingQueue
     admission_type = Admission
 
     def __init__(
-        self, config: EngineConfig, max_decode_steps: int, host_tier: HostTier | None = None
+        self,
+        config: EngineConfig,
+        max_decode_steps: int,
+        host_tier: HostTier | None = None,
+        max_ahead_steps: int = 0,
     ) -> None:
         self._config = config
         self._max_decode_steps = max_decode_steps
+        self._max_ahead_steps = max_ahead_steps
         self.blocks = BlockManager(config.num_blocks, config.block_size)
         self.budget = StepBudget()
         self.waits = WaitEstimator(config, self.budget)
@@ -158,7 +164,7 @@ class Scheduler:
         # Prompts come before guesses: someone waits for a first token.
         drafts = {} if prefills else self.speculation.drafts(decodes)
         warm = len(self.warm_ups) > 0 and not plain and self._nobody_waits()
-        num_steps = 1 if prefills or drafts or warm else self._max_decode_steps
+        num_steps = 1 if prefills or drafts or warm else self._num_steps(len(decodes))
         work = [self._decode(seq, drafts.get(seq.id, ()), num_steps) for seq in decodes]
         num_decoding = sum(1 + len(item.draft) for item in work)
         spare = self._num_spare(len(work)) - num_decoding
@@ -204,7 +210,13 @@ class Scheduler:
     def _decode(self, seq: Sequence, draft: tuple[int, ...], num_steps: int) -> Work:
         """One token, with a guess or further steps behind it where blocks abound."""
         num_steps = min(num_steps, seq.num_remaining)
-        if not self._batch.reserve_ahead(seq, len(draft) + num_steps - 1):
+        num_tokens = len(draft) + num_steps - 1
+        # One more than the runner makes ahead, for the token that those lead to.
+        num_ahead = self._max_ahead_steps + 1 if self._max_ahead_steps else 0
+        num_ahead = min(num_ahead, seq.num_remaining - num_steps)
+        if not self._batch.reserve_ahead(seq, num_tokens + num_ahead) and (
+            not self._batch.reserve_ahead(seq, num_tokens)
+        ):
             draft, num_steps = (), 1
         return Work(
             sequence=seq,
@@ -214,6 +226,14 @@ class Scheduler:
             draft=draft,
             num_decode_steps=num_steps,
         )
+
+    def _num_steps(self, num_decodes: int) -> int:
+        """Tokens that each of so many sequences decodes in a plan with nothing else in it."""
+        step_ms = self.budget.decode_ms(num_decodes)
+        if not step_ms or not self._config.decode_plan_ms:
+            return self._max_decode_steps
+        within = int(self._config.decode_plan_ms / step_ms)
+        return max(1, min(within, self._max_decode_steps))
 
     def record_cost(self, plan: StepPlan, elapsed_ms: float) -> None:
         """Note how long a plan took."""

@@ -44,6 +44,7 @@ def gpu_config(
 
     A step with pieces of prompts takes up to 50 ms, 20 tokens a second for chats that
     decode beside it: a piece below some hundred tokens would leave the card waiting.
+    Where nothing but decodes runs, a new prompt waits for 25 ms of them at most.
     """
     return EngineConfig(
         num_blocks=num_blocks,
@@ -51,6 +52,7 @@ def gpu_config(
         max_running=max_running,
         max_step_tokens=8192,
         mixed_step_ms=50.0,
+        decode_plan_ms=25.0,
         speculation=speculation,
     )
 

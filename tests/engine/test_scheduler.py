@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.contract import Delta, Finished, Tier
+from engine.step import StepOutput, StepPlan
 from tests.fakes.runner import Bench, hashed_token, text_of
 
 
@@ -318,6 +319,38 @@ def test_several_decode_steps_in_one_plan() -> None:
     assert text_of(events, "a") == expected_text(bench, "hello", 30)
     assert text_of(events, "b") == expected_text(bench, "world", 7)
     assert len(bench.runner.plans) < 12
+
+
+@pytest.mark.parametrize("num_blocks", [64, 5])
+def test_blocks_for_tokens_made_ahead_are_reserved_where_they_abound(
+    num_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(runner={"max_decode_steps": 4, "max_ahead_steps": 2}, num_blocks=num_blocks)
+    missing: list[int] = []
+    run = bench.runner.run
+
+    def look(plan: StepPlan) -> StepOutput:
+        for item in plan.work:
+            if item.num_tokens == 1:
+                reach = min(item.start + item.num_decode_steps + 3, item.sequence.max_tokens - 1)
+                missing.append(max(0, reach - 4 * len(item.sequence.block_table)))
+        return run(plan)
+
+    monkeypatch.setattr(bench.runner, "run", look)
+    bench.add("a", "hello", max_tokens=14)
+    assert text_of(bench.run(), "a") == expected_text(bench, "hello", 14)
+    assert any(missing) == (num_blocks == 5)
+
+
+def test_a_plan_of_decodes_ends_within_its_time() -> None:
+    bench = Bench(
+        runner={"max_decode_steps": 8, "base_ms": 0.0, "token_ms": 10.0}, decode_plan_ms=25.0
+    )
+    bench.add("a", "hello", max_tokens=40)
+    bench.run()
+    steps = [plan.work[0].num_decode_steps for plan in bench.runner.plans]
+    # The first decodes are made before their time is known.
+    assert set(steps[2:-1]) == {2}
 
 
 def test_several_decode_steps_stop_at_the_end_token() -> None:

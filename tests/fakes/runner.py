@@ -60,6 +60,7 @@ class FakeRunner:
         context_ms: Further cost of each token for every 1000 tokens before it.
         eos_every: How seldom an answer ends by itself; 0 means never.
         max_decode_steps: As for any runner.
+        max_ahead_steps: As for any runner; it makes none.
         next_token: Another model, from (tokens, seed) to a token.
     """
 
@@ -73,6 +74,7 @@ class FakeRunner:
         context_ms: float = 0.0,
         eos_every: int = 0,
         max_decode_steps: int = 1,
+        max_ahead_steps: int = 0,
         next_token: Callable[[Sequence[int], int], int] | None = None,
     ) -> None:
         self._block_size = config.block_size
@@ -81,6 +83,7 @@ class FakeRunner:
         self._token_ms = token_ms
         self._context_ms = context_ms
         self._max_decode_steps = max_decode_steps
+        self._max_ahead_steps = max_ahead_steps
         self._next_token = next_token or (
             lambda tokens, seed: hashed_token(tokens, seed, eos_every)
         )
@@ -94,7 +97,7 @@ class FakeRunner:
 
     @property
     def max_ahead_steps(self) -> int:
-        return 0
+        return self._max_ahead_steps
 
     def gauges(self) -> dict[str, float]:
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -37,3 +38,13 @@ def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
         return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
 
     monkeypatch.setattr(torch, "empty", poisoned)
+
+
+@pytest.fixture(scope="session")
+def model() -> Any:
+    """A model of two layers, random weights."""
+    from engine.model.llama import CausalLM
+    from load_tests.gpu.shapes import SHAPES, RandomCheckpoint
+
+    torch.manual_seed(3)
+    return CausalLM(RandomCheckpoint(SHAPES["tiny"], "bf16", device=DEVICE), DEVICE)

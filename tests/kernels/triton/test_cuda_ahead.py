@@ -11,7 +11,7 @@ import torch
 from engine.cuda_ahead import AheadLength
 from engine.model.llama import CausalLM
 from engine.step import StepPlan, Work
-from tests.kernels.triton.test_cuda_runner import make_runner, make_sequence, model  # noqa: F401
+from tests.kernels.triton.test_cuda_runner import make_runner, make_sequence
 
 STEPS = 4
 
@@ -34,7 +34,7 @@ def batch() -> list[Any]:
     ]
 
 
-def expected(model: CausalLM, device: torch.device, seqs: list[Any]) -> list[list[int]]:  # noqa: F811
+def expected(model: CausalLM, device: torch.device, seqs: list[Any]) -> list[list[int]]:
     """The same lengths by single steps, nothing ahead."""
     runner = make_runner(model, device, 1)
     alone = batch()[: len(seqs)]
@@ -46,14 +46,14 @@ def expected(model: CausalLM, device: torch.device, seqs: list[Any]) -> list[lis
 
 
 @pytest.fixture
-def runner(device: torch.device, model: CausalLM) -> Any:  # noqa: F811
+def runner(device: torch.device, model: CausalLM) -> Any:
     return make_runner(model, device, STEPS)
 
 
 def test_plans_that_go_on_find_their_tokens_made(
     runner: Any,
     model: CausalLM,
-    device: torch.device,  # noqa: F811
+    device: torch.device,
 ) -> None:
     seqs = batch()
     run(runner, *(Work(seq, 0, len(seq.tokens), True) for seq in seqs))
@@ -74,7 +74,7 @@ def test_any_change_of_the_batch_gives_the_same_tokens(
     runner: Any,
     model: CausalLM,
     device: torch.device,
-    seed: int,  # noqa: F811
+    seed: int,
 ) -> None:
     choose = random.Random(seed)
     seqs = batch()
@@ -93,7 +93,7 @@ def test_any_change_of_the_batch_gives_the_same_tokens(
 def test_a_suspended_sequence_finds_nothing_of_its_former_blocks(
     runner: Any,
     model: CausalLM,
-    device: torch.device,  # noqa: F811
+    device: torch.device,
 ) -> None:
     (seq,) = seqs = batch()[:1]
     run(runner, Work(seq, 0, len(seq.tokens), True))
@@ -111,7 +111,7 @@ def test_a_suspended_sequence_finds_nothing_of_its_former_blocks(
 def test_nothing_is_written_past_the_blocks_of_a_sequence(
     runner: Any,
     model: CausalLM,
-    device: torch.device,  # noqa: F811
+    device: torch.device,
 ) -> None:
     (seq,) = seqs = batch()[:1]
     # Blocks of 4: room for positions 0 to 11, and none for tokens ahead of the tenth.

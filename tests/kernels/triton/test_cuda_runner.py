@@ -14,7 +14,6 @@ from engine.model.llama import CausalLM
 from engine.runner import CpuRunner
 from engine.sequence import Sequence
 from engine.step import StepPlan, Work
-from load_tests.gpu.shapes import SHAPES, RandomCheckpoint
 
 CONFIG = EngineConfig(num_blocks=64, block_size=4, max_running=8)
 
@@ -61,14 +60,6 @@ def answer(runner: Any, chosen: list[Sequence], num_tokens: int, num_steps: int)
             )
         )  # fmt: skip
     return [seq.tokens[seq.num_prompt_tokens :] for seq in chosen]
-
-
-@pytest.fixture(scope="module")
-def model() -> CausalLM:
-    from tests.kernels.triton.conftest import DEVICE
-
-    torch.manual_seed(3)
-    return CausalLM(RandomCheckpoint(SHAPES["tiny"], "bf16", device=DEVICE), DEVICE)
 
 
 def make_runner(model: CausalLM, device: torch.device, max_steps: int) -> Any:
