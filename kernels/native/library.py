@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import torch
+
 _ADDRESS = ctypes.c_void_p
 _COUNT = ctypes.c_int64
 _FLAG = ctypes.c_int
@@ -26,8 +28,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         _FLAG,
         [
             _ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _FLAG, _ADDRESS, _COUNT,
-            _ADDRESS, _ADDRESS, _REAL, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _COUNT,
-            _FLAG, _ADDRESS,
+            _ADDRESS, _ADDRESS, _REAL, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT,
+            _COUNT, _COUNT, _FLAG, _ADDRESS,
         ],
     ),
     "sample": (_FLAG, [_ADDRESS]),
@@ -35,13 +37,17 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         _FLAG,
         [
             _ADDRESS, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _ADDRESS,
-            _ADDRESS, _COUNT, _COUNT, _COUNT, _COUNT, _FLAG, _REAL, _ADDRESS,
+            _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _COUNT, _FLAG, _REAL,
+            _ADDRESS,
         ],
     ),
 }  # fmt: skip
 
 # Values of src/linear.h.
 STORE, ADD, SWIGLU = 0, 1, 2
+
+# Values of src/kv_cache.h.
+KV_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.float8_e4m3fn: 3}
 
 # Values of src/weight.h.
 INT4, INT8, FLOAT, BFLOAT, HALF = 0, 1, 2, 3, 4

@@ -6,10 +6,10 @@ import torch
 
 from kernels import native
 from kernels.checks import expect
-from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.kv_cache import KV_DTYPES, AttentionBatch, LayerCache
+from kernels.native.library import KV_KINDS
 from kernels.paged_attention import reference
 
-_CACHE_DTYPES = (torch.float32, torch.bfloat16)
 # Of src/attention.h: vectors of a head are read 16 floats at a time, and the query heads
 # of one KV head go together.
 _HEAD_DIM_STEP = 16
@@ -39,11 +39,13 @@ def paged_attention(
         batch.block_tables.size(1),
         cache.k.data_ptr(),
         cache.v.data_ptr(),
+        None if cache.k_scale is None else cache.k_scale.data_ptr(),
+        None if cache.v_scale is None else cache.v_scale.data_ptr(),
         num_blocks,
         num_kv_heads,
         block_size,
         head_dim,
-        cache.k.dtype is torch.bfloat16,
+        KV_KINDS[cache.k.dtype],
         scale,
         out.data_ptr(),
     )
@@ -53,8 +55,8 @@ def paged_attention(
 
 
 def _check(q: torch.Tensor, cache: LayerCache) -> None:
-    if cache.k.dtype not in _CACHE_DTYPES:
-        expect("cache.k", cache.k, [None] * 4, _CACHE_DTYPES)
+    if cache.k.dtype not in KV_KINDS:
+        expect("cache.k", cache.k, [None] * 4, KV_DTYPES)
     _, num_kv_heads, _, head_dim = cache.k.shape
     # This runs for each layer of each token: the cheap questions first.
     if (

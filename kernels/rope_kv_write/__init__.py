@@ -42,7 +42,7 @@ def rope_kv_write(
             the CPU. Rows may be strided.
         positions: int32 or int64 [T], each a row of `rope`.
         rope: float32 [positions, D]: D / 2 cosines, then D / 2 sines (`rope_table`).
-        cache: Written at `slots`; float32 or bfloat16 on the CPU.
+        cache: Written at `slots`; 8-bit values with the scale of their vector.
         slots: Dtype of `positions`, [T]: block * block_size + offset; a negative slot
             writes nothing.
         q_norm: [D], RMSNorm over each q head before rotation; None for none.

@@ -6,11 +6,11 @@ import torch
 
 from kernels import native
 from kernels.checks import expect
-from kernels.kv_cache import LayerCache
+from kernels.kv_cache import KV_DTYPES, LayerCache
+from kernels.native.library import KV_KINDS
 from kernels.rope_kv_write import reference
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
-_CACHE_DTYPES = (torch.float32, torch.bfloat16)
 
 
 def rope_kv_write(
@@ -47,11 +47,13 @@ def rope_kv_write(
         eps,
         cache.k.data_ptr(),
         cache.v.data_ptr(),
+        None if cache.k_scale is None else cache.k_scale.data_ptr(),
+        None if cache.v_scale is None else cache.v_scale.data_ptr(),
         num_blocks,
         num_kv_heads,
         block_size,
         head_dim,
-        cache.k.dtype is torch.bfloat16,
+        KV_KINDS[cache.k.dtype],
         q.data_ptr(),
     )
     if failed:
@@ -69,8 +71,8 @@ def _check(
     k_norm: torch.Tensor | None,
 ) -> int:
     """Check shapes and dtypes; returns the number of q heads."""
-    if cache.k.dtype not in _CACHE_DTYPES:
-        expect("cache.k", cache.k, [None] * 4, _CACHE_DTYPES)
+    if cache.k.dtype not in KV_KINDS:
+        expect("cache.k", cache.k, [None] * 4, KV_DTYPES)
     _, num_kv_heads, _, head_dim = cache.k.shape
     # This runs for each layer of each token: the cheap questions first.
     if qkv.dtype is not torch.float32 or qkv.dim() != 2 or qkv.stride(1) != 1:

@@ -67,13 +67,12 @@ def make_batch(
     width = max(-(-length // block_size) for length in context_lens) + 2
     tables = torch.full((len(context_lens), width), 2**30, dtype=torch.int32)
     for row, length in enumerate(context_lens):
-        for position in range(length):
-            if position % block_size == 0:
-                tables[row, position // block_size] = order.pop()
-            block = int(tables[row, position // block_size])
-            vectors = torch.randn(2, num_kv_heads, head_dim, generator=generator)
-            cache.k[block, :, position % block_size] = vectors[0]
-            cache.v[block, :, position % block_size] = vectors[1]
+        for index in range(-(-length // block_size)):
+            block = order.pop()
+            tables[row, index] = block
+            filled = min(block_size, length - index * block_size)
+            vectors = torch.randn(2, num_kv_heads, filled, head_dim, generator=generator)
+            cache.k[block, :, :filled], cache.v[block, :, :filled] = vectors
     starts = torch.tensor([0, *query_lens]).cumsum(0).int()
     lens = torch.tensor(context_lens, dtype=torch.int32)
     batch = AttentionBatch(starts, lens, tables, max(query_lens), max(context_lens))

@@ -9,12 +9,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "attention_item.h"
+#include "attention_prefix.h"
 
 namespace repartee {
-
-// Query rows (tokens times heads of a KV head) of one item; their scores fit the cache.
-constexpr int64_t kItemRows = 24;
 
 // Query blocks of all sequences, longest contexts first so that the last item is short.
 inline std::vector<AttentionItem> attention_items(const AttentionArguments& a, const Cache& cache) {
@@ -29,8 +26,8 @@ inline std::vector<AttentionItem> attention_items(const AttentionArguments& a, c
       const int64_t position = a.context_lens[s] - num_tokens + t;
       for (int64_t h = 0; h < cache.num_kv_heads; ++h) {
         items.push_back({static_cast<int32_t>(s), static_cast<int32_t>(h),
-                         static_cast<int32_t>(begin + t), static_cast<int32_t>(count), position, 0,
-                         (position + count - 1) / kSegment + 1});
+                         static_cast<int32_t>(begin + t), static_cast<int32_t>(count), position,
+                         (position + count - 1) / kSegment + 1, nullptr});
       }
     }
   }
@@ -40,17 +37,23 @@ inline std::vector<AttentionItem> attention_items(const AttentionArguments& a, c
   return items;
 }
 
-template <bool kBfloat>
-void attend_whole(const AttentionArguments& a, const Cache& cache,
+template <KvKind kKind>
+void attend_whole(const AttentionArguments& a, const Cache& cache, const SharedPrefixes& shared,
                   const std::vector<AttentionItem>& items) {
   parallel_for(static_cast<int64_t>(items.size()), [&](int64_t index) {
     static thread_local AttentionScratch scratch;
-    ItemKernel<kBfloat> kernel(a, cache, items[index], scratch);
+    const AttentionItem& item = items[index];
+    ItemKernel<kKind> kernel(a, cache, item, scratch);
     const int64_t floats = state_floats(kernel.num_rows(), cache.head_dim);
     float* memory = scratch.states.get(2 * floats);
     const RowStates state = row_states(memory, kernel.num_rows());
     const RowStates part = row_states(memory + floats, kernel.num_rows());
-    for (int64_t s = 0; s < items[index].segment_end; ++s) {
+    const int64_t num_shared = shared.segments(item.sequence);
+    for (int64_t s = 0; s < item.segment_end; ++s) {
+      if (s < num_shared) {
+        kernel.merge(s, shared.state(item.sequence, item.kv_head, s), state);
+        continue;
+      }
       kernel.run_segment(s, part);
       kernel.merge(s, part, state);
     }
@@ -59,8 +62,8 @@ void attend_whole(const AttentionArguments& a, const Cache& cache,
 }
 
 // Few items over long contexts: threads share out the segments, then merge them.
-template <bool kBfloat>
-void attend_split(const AttentionArguments& a, const Cache& cache,
+template <KvKind kKind>
+void attend_split(const AttentionArguments& a, const Cache& cache, const SharedPrefixes& shared,
                   const std::vector<AttentionItem>& items) {
   static thread_local Scratch<float> parts;
   struct Part {
@@ -72,7 +75,7 @@ void attend_split(const AttentionArguments& a, const Cache& cache,
   const int64_t group = a.num_q_heads / cache.num_kv_heads;
   int64_t floats = 0;
   for (size_t i = 0; i < items.size(); ++i) {
-    for (int64_t s = 0; s < items[i].segment_end; ++s) {
+    for (int64_t s = shared.segments(items[i].sequence); s < items[i].segment_end; ++s) {
       work.push_back({static_cast<int64_t>(i), s, floats});
       floats += state_floats(items[i].num_tokens * group, cache.head_dim);
     }
@@ -81,27 +84,36 @@ void attend_split(const AttentionArguments& a, const Cache& cache,
   parallel_for(static_cast<int64_t>(work.size()), [&](int64_t index) {
     static thread_local AttentionScratch scratch;
     const Part& part = work[index];
-    ItemKernel<kBfloat> kernel(a, cache, items[part.item], scratch);
+    ItemKernel<kKind> kernel(a, cache, items[part.item], scratch);
     kernel.run_segment(part.segment, row_states(memory + part.at, kernel.num_rows()));
   });
   static thread_local AttentionScratch scratch;
-  for (const Part& part : work) {
-    ItemKernel<kBfloat> kernel(a, cache, items[part.item], scratch);
+  auto part = work.begin();
+  for (size_t i = 0; i < items.size(); ++i) {
+    const AttentionItem& item = items[i];
+    ItemKernel<kKind> kernel(a, cache, item, scratch);
     const int64_t rows = kernel.num_rows();
     const RowStates state = row_states(scratch.states.get(state_floats(rows, cache.head_dim)), rows);
-    kernel.merge(part.segment, row_states(memory + part.at, rows), state);
-    if (part.segment + 1 == items[part.item].segment_end) kernel.finish(state);
+    for (int64_t s = 0; s < shared.segments(item.sequence); ++s) {
+      kernel.merge(s, shared.state(item.sequence, item.kv_head, s), state);
+    }
+    for (; part != work.end() && part->item == static_cast<int64_t>(i); ++part) {
+      kernel.merge(part->segment, row_states(memory + part->at, rows), state);
+    }
+    kernel.finish(state);
   }
 }
 
-template <bool kBfloat>
+template <KvKind kKind>
 void paged_attention(const AttentionArguments& a, const Cache& cache) {
   const std::vector<AttentionItem> items = attention_items(a, cache);
+  SharedPrefixes shared(a, cache);
+  shared.run<kKind>();
   const bool few = static_cast<int64_t>(items.size()) < 4 * num_threads();
   if (few && !items.empty() && items.front().segment_end > 1) {
-    attend_split<kBfloat>(a, cache, items);
+    attend_split<kKind>(a, cache, shared, items);
   } else {
-    attend_whole<kBfloat>(a, cache, items);
+    attend_whole<kKind>(a, cache, shared, items);
   }
 }
 

@@ -22,15 +22,16 @@ struct AttentionArguments {
   float scale;
 };
 
-// Some query tokens of one sequence and one KV head, over some segments.
+// Some query tokens and one KV head, over the segments before `segment_end` of a sequence.
 struct AttentionItem {
   int32_t sequence;
   int32_t kv_head;
   int32_t first_token;     // row of q
   int32_t num_tokens;
   int64_t first_position;  // of the first token
-  int64_t segment_begin;
   int64_t segment_end;
+  // Rows of q of tokens that do not follow each other; null for those that do.
+  const int32_t* tokens;
 };
 
 // The softmax state of an item's rows: largest score, sum of exponentials, weighted values.
@@ -51,7 +52,7 @@ inline RowStates row_states(float* memory, int64_t rows) {
 }
 inline int64_t state_floats(int64_t rows, int64_t head_dim) { return rows * (2 + head_dim); }
 
-template <bool kBfloat>
+template <KvKind kKind>
 class ItemKernel {
  public:
   ItemKernel(const AttentionArguments& a, const Cache& cache, const AttentionItem& item,
@@ -60,7 +61,8 @@ class ItemKernel {
     group_ = a.num_q_heads / cache.num_kv_heads;
     num_rows_ = static_cast<int>(item.num_tokens * group_);
     for (int row = 0; row < num_rows_; ++row) {
-      const int64_t token = item.first_token + row / group_;
+      const int64_t place = row / group_;
+      const int64_t token = item.tokens == nullptr ? item.first_token + place : item.tokens[place];
       q_[row] = a.q + (token * a.num_q_heads + item.kv_head * group_ + row % group_) *
                           cache.head_dim;
     }
@@ -78,7 +80,7 @@ class ItemKernel {
     while (visible(first_row, first_key) <= 0) ++first_row;
     for (int64_t t = 0; t < num_keys; t += 16) {
       prefetch_tile(t, num_keys);
-      transpose_keys<kBfloat>(k_ + t, num_keys - t, cache_.head_dim, keys);
+      transpose_keys<kKind>(k_ + t, num_keys - t, cache_.head_dim, keys);
       float* at[kItemRowsMax];
       for (int row = first_row; row < num_rows_; ++row) at[row] = scores + row * kSegment + t;
       score_rows(num_rows_ - first_row, q_ + first_row, keys, cache_.head_dim, at + first_row);
@@ -89,7 +91,10 @@ class ItemKernel {
       weights[row] = scores + row * kSegment;
       values[row] = to.values + row * cache_.head_dim;
       std::memset(values[row], 0, static_cast<size_t>(cache_.head_dim) * 4);
-      softmax_row(weights[row], visible(row, first_key), a_.scale, to.largest + row, to.sum + row);
+      const int64_t count = visible(row, first_key);
+      if constexpr (is_quantized(kKind)) scale_row(weights[row], k_scale_, count);
+      softmax_row(weights[row], count, a_.scale, to.largest + row, to.sum + row);
+      if constexpr (is_quantized(kKind)) scale_row(weights[row], v_scale_, count);
     }
     for (int row = first_row; row < num_rows_;) {
       const int rows = num_rows_ - row >= kValueRows ? kValueRows : num_rows_ - row;
@@ -140,23 +145,30 @@ class ItemKernel {
 
   void find_keys(int64_t first_key, int64_t num_keys) {
     const int32_t* table = a_.block_tables + item_.sequence * a_.max_blocks;
-    const int64_t stride = cache_.head_dim * cache_.value_bytes();
+    const int64_t stride = cache_.head_dim * value_bytes(kKind);
     int64_t block = first_key / cache_.block_size;
     int64_t in_block = first_key % cache_.block_size;
     for (int64_t t = 0; t < num_keys; ++block, in_block = 0) {
-      const int64_t at = cache_.offset(table[block], item_.kv_head, in_block);
+      int64_t row = cache_.row(table[block], item_.kv_head, in_block);
       const int64_t end = std::min(num_keys, t + cache_.block_size - in_block);
-      for (int64_t i = 0; t < end; ++i, ++t) {
-        k_[t] = cache_.k + at + i * stride;
-        v_[t] = cache_.v + at + i * stride;
+      for (; t < end; ++row, ++t) {
+        k_[t] = cache_.k + row * stride;
+        v_[t] = cache_.v + row * stride;
+        if constexpr (is_quantized(kKind)) {
+          k_scale_[t] = cache_.k_scale[row] * value_factor(kKind);
+          v_scale_[t] = cache_.v_scale[row] * value_factor(kKind);
+        }
       }
+    }
+    if constexpr (is_quantized(kKind)) {
+      for (int64_t t = num_keys; t % 16 != 0; ++t) k_scale_[t] = v_scale_[t] = 0.0f;
     }
   }
 
   // Blocks lie scattered, each a page half or less, so the processor's own prefetching
   // never gets going: ask for the keys two tiles ahead, and for the values that follow.
   void prefetch_tile(int64_t t, int64_t num_keys) const {
-    const int64_t bytes = cache_.head_dim * cache_.value_bytes();
+    const int64_t bytes = cache_.head_dim * value_bytes(kKind);
     const int64_t keys_end = std::min(num_keys, t + 48);
     for (int64_t i = t + 32; i < keys_end; ++i) prefetch(k_[i], bytes);
     const int64_t values_end = std::min(num_keys, t + 16);
@@ -175,14 +187,14 @@ class ItemKernel {
     const int64_t common = visible(row, first_key);
     const int64_t d = cache_.head_dim;
     switch (rows) {
-      case 1: add_all_values<kBfloat, 1>(weights + row, v_, 0, common, d, values + row); return;
-      case 2: add_all_values<kBfloat, 2>(weights + row, v_, 0, common, d, values + row); break;
-      case 3: add_all_values<kBfloat, 3>(weights + row, v_, 0, common, d, values + row); break;
-      default: add_all_values<kBfloat, 4>(weights + row, v_, 0, common, d, values + row);
+      case 1: add_all_values<kKind, 1>(weights + row, v_, 0, common, d, values + row); return;
+      case 2: add_all_values<kKind, 2>(weights + row, v_, 0, common, d, values + row); break;
+      case 3: add_all_values<kKind, 3>(weights + row, v_, 0, common, d, values + row); break;
+      default: add_all_values<kKind, 4>(weights + row, v_, 0, common, d, values + row);
     }
     for (int i = row; i < row + rows; ++i) {
       const int64_t count = visible(i, first_key);
-      if (count > common) add_all_values<kBfloat, 1>(weights + i, v_, common, count, d, values + i);
+      if (count > common) add_all_values<kKind, 1>(weights + i, v_, common, count, d, values + i);
     }
   }
 
@@ -195,6 +207,8 @@ class ItemKernel {
   const float* q_[kItemRowsMax];
   const uint8_t* k_[kSegment];
   const uint8_t* v_[kSegment];
+  float k_scale_[kSegment];
+  float v_scale_[kSegment];
 };
 
 }  // namespace repartee

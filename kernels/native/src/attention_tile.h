@@ -3,24 +3,19 @@
 
 #include <limits>
 
+#include "kv_cache.h"
 #include "transpose.h"
 
 namespace repartee {
 
-template <bool kBfloat>
-inline VF load_cached(const uint8_t* p, int64_t at) {
-  if constexpr (kBfloat) return vf_bfloat(reinterpret_cast<const uint16_t*>(p) + at);
-  return vf_load(reinterpret_cast<const float*>(p) + at);
-}
-
 // keys[d][0..15] for the kLanes values from d on, of 16 keys; keys past `count` become
 // zeros, their memory unread.
-template <bool kBfloat>
+template <KvKind kKind>
 void transpose_floats(const uint8_t* const* k, int64_t count, int64_t d, float* keys) {
   for (int first = 0; first < 16; first += kLanes) {
     VF square[kLanes];
     for (int i = 0; i < kLanes; ++i) {
-      square[i] = first + i < count ? load_cached<kBfloat>(k[first + i], d) : vf_zero();
+      square[i] = first + i < count ? load_cached<kKind>(k[first + i], d) : vf_zero();
     }
     transpose(square);
     for (int i = 0; i < kLanes; ++i) vf_store(keys + (d + i) * 16 + first, square[i]);
@@ -46,13 +41,37 @@ inline void transpose_bfloats(const uint8_t* const* k, int64_t count, int64_t d,
   }
 }
 
-template <bool kBfloat>
+// The same for 4 * kLanes 8-bit values, moved in fours.
+template <KvKind kKind>
+void transpose_bytes(const uint8_t* const* k, int64_t count, int64_t d, float* keys) {
+  for (int first = 0; first < 16; first += kLanes) {
+    VF square[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      square[i] = first + i < count ? vf_load(reinterpret_cast<const float*>(k[first + i] + d))
+                                    : vf_zero();
+    }
+    transpose(square);
+    for (int i = 0; i < kLanes; ++i) {
+      const VI bytes = vi_of_bits(square[i]);
+      float* to = keys + (d + 4 * i) * 16 + first;
+      vf_store(to, vf_cached_bytes<kKind, 0>(bytes));
+      vf_store(to + 16, vf_cached_bytes<kKind, 1>(bytes));
+      vf_store(to + 32, vf_cached_bytes<kKind, 2>(bytes));
+      vf_store(to + 48, vf_cached_bytes<kKind, 3>(bytes));
+    }
+  }
+}
+
+template <KvKind kKind>
 void transpose_keys(const uint8_t* const* k, int64_t count, int64_t head_dim, float* keys) {
   int64_t d = 0;
-  if constexpr (kBfloat) {
+  if constexpr (kKind == kKvBfloat) {
     for (; d + 2 * kLanes <= head_dim; d += 2 * kLanes) transpose_bfloats(k, count, d, keys);
   }
-  for (; d < head_dim; d += kLanes) transpose_floats<kBfloat>(k, count, d, keys);
+  if constexpr (is_quantized(kKind)) {
+    for (; d + 4 * kLanes <= head_dim; d += 4 * kLanes) transpose_bytes<kKind>(k, count, d, keys);
+  }
+  for (; d < head_dim; d += kLanes) transpose_floats<kKind>(k, count, d, keys);
 }
 
 // scores[m][0..15] = q[m] . key, for kRows rows.
@@ -72,6 +91,13 @@ void score_tile(const float* const* q, const float* keys, int64_t head_dim, floa
   }
   for (int m = 0; m < kRows; ++m) {
     for (int h = 0; h < kHalves; ++h) vf_store(scores[m] + h * kLanes, total[m][h]);
+  }
+}
+
+// x[0 .. count) *= scale[0 .. count), and on to the next 16.
+inline void scale_row(float* x, const float* scale, int64_t count) {
+  for (int64_t t = 0; t < count; t += kLanes) {
+    vf_store(x + t, vf_mul(vf_load(x + t), vf_load(scale + t)));
   }
 }
 
@@ -105,7 +131,7 @@ inline void softmax_row(float* scores, int64_t count, float scale, float* larges
 }
 
 // values[m][d ..] += weight[m][t] * v[t][d ..] for t in [begin, end), in order.
-template <bool kBfloat, int kRows, int kVectors>
+template <KvKind kKind, int kRows, int kVectors>
 void add_values(float* const* weights, const uint8_t* const* v, int64_t begin, int64_t end,
                 int64_t d, float* const* values) {
   VF total[kRows][kVectors];
@@ -114,7 +140,7 @@ void add_values(float* const* weights, const uint8_t* const* v, int64_t begin, i
   }
   for (int64_t t = begin; t < end; ++t) {
     VF value[kVectors];
-    for (int i = 0; i < kVectors; ++i) value[i] = load_cached<kBfloat>(v[t], d + i * kLanes);
+    for (int i = 0; i < kVectors; ++i) value[i] = load_cached<kKind>(v[t], d + i * kLanes);
     for (int m = 0; m < kRows; ++m) {
       const VF weight = vf_set(weights[m][t]);
       for (int i = 0; i < kVectors; ++i) total[m][i] = vf_fma(weight, value[i], total[m][i]);
@@ -127,15 +153,15 @@ void add_values(float* const* weights, const uint8_t* const* v, int64_t begin, i
 
 constexpr int kValueVectors = kLanes == 16 ? 4 : 2;
 
-template <bool kBfloat, int kRows>
+template <KvKind kKind, int kRows>
 void add_all_values(float* const* weights, const uint8_t* const* v, int64_t begin, int64_t end,
                     int64_t head_dim, float* const* values) {
   int64_t d = 0;
   for (; d + kValueVectors * kLanes <= head_dim; d += kValueVectors * kLanes) {
-    add_values<kBfloat, kRows, kValueVectors>(weights, v, begin, end, d, values);
+    add_values<kKind, kRows, kValueVectors>(weights, v, begin, end, d, values);
   }
   for (; d < head_dim; d += kLanes) {
-    add_values<kBfloat, kRows, 1>(weights, v, begin, end, d, values);
+    add_values<kKind, kRows, 1>(weights, v, begin, end, d, values);
   }
 }
 

@@ -13,10 +13,10 @@ namespace {
 constexpr int kOk = 0;
 constexpr int kOutOfRange = 1;
 
-Cache cache_of(void* k, void* v, int64_t num_kv_heads, int64_t block_size, int64_t head_dim,
-               int is_bfloat) {
-  return {static_cast<uint8_t*>(k), static_cast<uint8_t*>(v), num_kv_heads, block_size, head_dim,
-          is_bfloat != 0};
+Cache cache_of(void* k, void* v, float* k_scale, float* v_scale, int64_t num_kv_heads,
+               int64_t block_size, int64_t head_dim, int kind) {
+  return {static_cast<uint8_t*>(k), static_cast<uint8_t*>(v), k_scale, v_scale, num_kv_heads,
+          block_size, head_dim, static_cast<KvKind>(kind)};
 }
 
 }  // namespace
@@ -65,9 +65,11 @@ int repartee_rope_kv_write(const float* qkv, int64_t qkv_stride, int64_t num_tok
                            int64_t num_q_heads, const void* positions, const void* slots,
                            int wide_index, const float* table, int64_t num_positions,
                            const float* q_norm, const float* k_norm, float eps, void* k, void* v,
-                           int64_t num_blocks, int64_t num_kv_heads, int64_t block_size,
-                           int64_t head_dim, int is_bfloat, float* q) {
-  const Cache cache = cache_of(k, v, num_kv_heads, block_size, head_dim, is_bfloat);
+                           float* k_scale, float* v_scale, int64_t num_blocks,
+                           int64_t num_kv_heads, int64_t block_size, int64_t head_dim, int kind,
+                           float* q) {
+  const Cache cache =
+      cache_of(k, v, k_scale, v_scale, num_kv_heads, block_size, head_dim, kind);
   const RopeArguments r = {qkv, qkv_stride, num_q_heads, table, q_norm, k_norm, eps, q};
   const int64_t num_slots = num_blocks * block_size;
   const bool fits =
@@ -83,17 +85,20 @@ int repartee_rope_kv_write(const float* qkv, int64_t qkv_stride, int64_t num_tok
 int repartee_paged_attention(const float* q, int64_t num_tokens, int64_t num_q_heads,
                              const int32_t* query_starts, const int32_t* context_lens,
                              const int32_t* block_tables, int64_t num_sequences,
-                             int64_t max_blocks, void* k, void* v, int64_t num_blocks,
-                             int64_t num_kv_heads, int64_t block_size, int64_t head_dim,
-                             int is_bfloat, float scale, float* out) {
-  const Cache cache = cache_of(k, v, num_kv_heads, block_size, head_dim, is_bfloat);
+                             int64_t max_blocks, void* k, void* v, float* k_scale,
+                             float* v_scale, int64_t num_blocks, int64_t num_kv_heads,
+                             int64_t block_size, int64_t head_dim, int kind, float scale,
+                             float* out) {
+  const Cache cache =
+      cache_of(k, v, k_scale, v_scale, num_kv_heads, block_size, head_dim, kind);
   const AttentionArguments a = {q,             out,        query_starts, context_lens, block_tables,
                                 num_sequences, max_blocks, num_q_heads,  scale};
   if (!attention_arguments_fit(a, cache, num_tokens, num_blocks)) return kOutOfRange;
-  if (is_bfloat) {
-    paged_attention<true>(a, cache);
-  } else {
-    paged_attention<false>(a, cache);
+  switch (cache.kind) {
+    case kKvFloat: paged_attention<kKvFloat>(a, cache); break;
+    case kKvBfloat: paged_attention<kKvBfloat>(a, cache); break;
+    case kKvInt8: paged_attention<kKvInt8>(a, cache); break;
+    case kKvFp8: paged_attention<kKvFp8>(a, cache); break;
   }
   return kOk;
 }

@@ -1,33 +1,10 @@
 // Rotary embedding of q and k, optional per-head RMSNorm, and the write to the paged cache.
 #pragma once
 
+#include "kv_cache.h"
 #include "quantize.h"
 
 namespace repartee {
-
-struct Cache {
-  uint8_t* k;
-  uint8_t* v;
-  int64_t num_kv_heads;
-  int64_t block_size;
-  int64_t head_dim;
-  bool is_bfloat;
-
-  int64_t value_bytes() const { return is_bfloat ? 2 : 4; }
-  // Byte offset of a token's vector of one head.
-  int64_t offset(int64_t block, int64_t head, int64_t in_block) const {
-    return ((block * num_kv_heads + head) * block_size + in_block) * head_dim * value_bytes();
-  }
-};
-
-inline void store_cached(const Cache& cache, const float* x, uint8_t* to) {
-  if (!cache.is_bfloat) {
-    std::memcpy(to, x, static_cast<size_t>(cache.head_dim) * 4);
-    return;
-  }
-  uint16_t* out = reinterpret_cast<uint16_t*>(to);
-  for (int64_t i = 0; i < cache.head_dim; ++i) out[i] = float_to_bfloat(x[i]);
-}
 
 // Element i pairs with i + D / 2. `table`: D / 2 cosines, then D / 2 sines.
 inline void rotate_head(const float* x, const float* norm, float eps, const float* table,
@@ -74,10 +51,10 @@ inline void rope_token(const RopeArguments& r, const Cache& cache, int64_t token
   static thread_local Scratch<float> rotated;
   float* y = rotated.get(d);
   for (int64_t h = 0; h < cache.num_kv_heads; ++h) {
-    const int64_t at = cache.offset(slot / cache.block_size, h, slot % cache.block_size);
+    const int64_t row = cache.row(slot / cache.block_size, h, slot % cache.block_size);
     rotate_head(k + h * d, r.k_norm, r.eps, table, d, y);
-    store_cached(cache, y, cache.k + at);
-    store_cached(cache, v + h * d, cache.v + at);
+    store_vector(cache, y, cache.k, cache.k_scale, row);
+    store_vector(cache, v + h * d, cache.v, cache.v_scale, row);
   }
 }
 

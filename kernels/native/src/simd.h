@@ -17,6 +17,12 @@
 
 namespace repartee {
 
+// An E4M3 byte shifted 7 to the left, its sign kept, is a half 2^8 times too small: both
+// have the same layout, and their exponents' biases are 7 and 15. This is true of
+// subnormals as well.
+constexpr float kFp8Factor = 256.0f;
+constexpr int16_t kFp8Mask = static_cast<int16_t>(0xbfff);
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__AVX512DQ__) && defined(__AVX512VNNI__)
 
@@ -48,6 +54,15 @@ inline VF vf_bfloat(const uint16_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
 }
 inline VF vf_from_int(VI a) { return _mm512_cvtepi32_ps(a); }
+inline VF vf_int8(const uint8_t* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(raw));
+}
+inline VF vf_fp8(const uint8_t* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m256i halves = _mm256_slli_epi16(_mm256_cvtepi8_epi16(raw), 7);
+  return _mm512_cvtph_ps(_mm256_and_si256(halves, _mm256_set1_epi16(kFp8Mask)));
+}
 inline VI vi_round(VF a) { return _mm512_cvtps_epi32(a); }
 inline VI vi_load(const void* p) { return _mm512_loadu_si512(p); }
 inline VI vi_set(int32_t a) { return _mm512_set1_epi32(a); }
@@ -106,6 +121,15 @@ inline VF vf_bfloat(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
 }
 inline VF vf_from_int(VI a) { return _mm256_cvtepi32_ps(a); }
+inline VF vf_int8(const uint8_t* p) {
+  const __m128i raw = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(raw));
+}
+inline VF vf_fp8(const uint8_t* p) {
+  const __m128i raw = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const __m128i halves = _mm_slli_epi16(_mm_cvtepi8_epi16(raw), 7);
+  return _mm256_cvtph_ps(_mm_and_si128(halves, _mm_set1_epi16(kFp8Mask)));
+}
 inline VI vi_round(VF a) { return _mm256_cvtps_epi32(a); }
 inline VI vi_load(const void* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -149,20 +173,41 @@ inline void store_int8(int8_t* p, VI a) {
 
 // Of pairs of bfloat16 in 32-bit lanes: the first, and the second, as floats.
 #if REPARTEE_LANES == 16
+inline VI vi_of_bits(VF a) { return _mm512_castps_si512(a); }
 inline VF vf_low_bfloats(VF a) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16));
 }
 inline VF vf_high_bfloats(VF a) {
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), vi_set(-65536)));
 }
+// Byte kByte of each 32-bit lane, sign-extended.
+template <int kByte>
+inline VI vi_byte(VI a) {
+  return _mm512_srai_epi32(_mm512_slli_epi32(a, 24 - 8 * kByte), 24);
+}
+// Of E4M3 bytes, sign-extended to 32-bit lanes: as vf_fp8.
+inline VF vf_fp8_lanes(VI a) {
+  const VI halves = _mm512_and_si512(_mm512_slli_epi32(a, 7), vi_set(kFp8Mask & 0xffff));
+  return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves));
+}
 // A bit a lane: a >= b.
 inline uint32_t vf_at_least(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 #else
+inline VI vi_of_bits(VF a) { return _mm256_castps_si256(a); }
 inline VF vf_low_bfloats(VF a) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16));
 }
 inline VF vf_high_bfloats(VF a) {
   return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(a), vi_set(-65536)));
+}
+template <int kByte>
+inline VI vi_byte(VI a) {
+  return _mm256_srai_epi32(_mm256_slli_epi32(a, 24 - 8 * kByte), 24);
+}
+inline VF vf_fp8_lanes(VI a) {
+  const VI halves = _mm256_and_si256(_mm256_slli_epi32(a, 7), vi_set(kFp8Mask & 0xffff));
+  const VI packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves, halves), 0x08);
+  return _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
 }
 inline uint32_t vf_at_least(VF a, VF b) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
