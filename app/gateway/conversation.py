@@ -62,8 +62,9 @@ class Conversation:
             Unavailable: the model has no worker now.
         """
         if session_id is None:
-            card = engine.card(model)
-            settings = SessionSettings(card.id).to_dict()
+            offered = principal.session
+            card = engine.card(model or (offered["model"] if offered else None))
+            settings = {**(offered or SessionSettings(card.id).to_dict()), "model": card.id}
             session = await store.create(new_id("sess_"), settings, tenant=principal.tenant)
             return cls(store, session, card)
         session = await store.load(session_id, tenant=principal.tenant)

@@ -27,6 +27,7 @@ from app.auth import (
 from app.gateway.chat import ChatRoute
 from app.gateway.config import GatewayConfig
 from app.gateway.edge import Edge
+from app.gateway.grants import GrantRoutes
 from app.gateway.health import HealthRoutes
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.models import ModelRoutes
@@ -79,6 +80,7 @@ class Gateway:
         chat = ChatRoute(self.responses, self.config, self.metrics)
         health = HealthRoutes(self.responses, self.metrics)
         models = ModelRoutes(self.responses)
+        grants = GrantRoutes(self._grants, self.responses, self.config)
         sessions = SessionRoutes(self._sessions, self.responses, self.config)
         routes = [
             _route("GET", "/livez", health.live),
@@ -93,6 +95,8 @@ class Gateway:
                 {"GET": sessions.one, "POST": sessions.rename, "DELETE": sessions.delete},
             ),
             _route("GET", "/v1/sessions/{id}/export", sessions.export),
+            _route("POST", "/v1/realtime/client_secrets", grants.client_secret),
+            _route("POST", "/v1/realtime/tickets", grants.ticket),
             WebSocketRoute("/v1/realtime", self.realtime.__call__),
             _route("GET", "/v1/realtime", _upgrade_required),
             Mount("/v1", _unknown_route),
