@@ -49,6 +49,23 @@ class Chunker:
         self._pieces.append(Chunk(text, num_tokens))
         self._num_tokens += num_tokens
 
+    def skip(self, num_chars: int, num_tokens: int) -> None:
+        """Leave out what was sent before: so many characters, and tokens, from the front.
+
+        Raises:
+            ValueError: no pieces hold just these.
+        """
+        while num_chars > 0 or num_tokens > 0:
+            if not self._pieces:
+                raise ValueError(f"{num_chars} characters and {num_tokens} tokens too many")
+            piece = self._pieces.popleft()
+            num_chars -= len(piece.text)
+            num_tokens -= piece.num_tokens
+            self._num_tokens -= piece.num_tokens
+            self._started = True
+        if num_chars or num_tokens:
+            raise ValueError("what was sent ends within a piece")
+
     def take(self, now: float) -> list[Chunk]:
         """Chunks that are due."""
         chunks: list[Chunk] = []

@@ -4,10 +4,12 @@ Modules:
     directory: which workers are alive, from their heartbeats.
     policy: which of them gets a request.
     homes: which of them holds a conversation's prefix.
-    commands: into workers' inboxes, and whose a response is.
+    commands: into workers' inboxes.
+    leases: whose a response is, and giving it to another worker.
+    takeovers: responses whose worker is gone: given to another, or ended.
     inbox: the gateway's own stream of events, and its one reader.
     stream: one listener's ordered view of one response.
-    log: reading a response's log, and ending it when its worker has died.
+    log: reading a response's log, and ending it when nobody can go on with it.
     listeners: every open stream, fed, mended and ended in time.
     client: `EngineClient`, the only thing that the gateway uses.
 """

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import secrets
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from redis.asyncio import Redis
@@ -17,28 +21,32 @@ from app.routing.commands import Commands
 from app.routing.directory import Status, WorkerDirectory
 from app.routing.homes import Homes
 from app.routing.inbox import GatewayInbox
-from app.routing.listeners import Listeners, worker_died
+from app.routing.leases import Leases
+from app.routing.listeners import Listeners
 from app.routing.log import ResponseLog
 from app.routing.policy import Candidate
 from app.routing.stream import ResponseStream
+from app.routing.takeovers import Takeovers
 from engine.contract import (
     Cancel,
     Cursor,
     Event,
     Failed,
     Finished,
+    FinishReason,
     GenerateRequest,
     InvalidRequest,
     Listen,
     ModelCard,
     NotFound,
     Release,
-    Submit,
+    ReparteeError,
     Unavailable,
     Warm,
     WorkerState,
     keys,
 )
+from engine.contract.sampling import MAX_SEED
 
 logger = logging.getLogger(__name__)
 
@@ -74,18 +82,35 @@ class EngineClient:
         self._owns_redis = redis is None
         self._redis = redis or make_client(redis_url, f"repartee-gateway-{gateway_id}")
         self._commands = Commands(self._redis)
+        self._leases = Leases(self._redis)
         self._log = ResponseLog(self._redis)
-        self._directory = WorkerDirectory(self._redis, on_dead=self._on_dead)
+        self._directory = WorkerDirectory(self._redis, gateway_id, on_dead=self._on_dead)
+        self._takeovers = Takeovers(
+            self._leases,
+            self._log,
+            self._directory,
+            choose=self._choose_next,
+            on_moved=self._mend_all,
+        )
         self._inbox = GatewayInbox(
             redis_url, gateway_id, on_events=self._on_events, on_reconnect=self._on_reconnect
         )
-        self._listeners = Listeners(self._log, on_closed=self._closed, on_abandoned=self._abandoned)
+        self._listeners = Listeners(
+            self._log,
+            on_closed=self._closed,
+            on_abandoned=self._abandoned,
+            on_moved=self._moved,
+            on_hole=self._ask_again,
+        )
         # Requests that no event has answered yet, to be sent again after Redis was lost.
         self._unanswered: dict[str, GenerateRequest] = {}
         self._sent_at: dict[str, dict[str, float]] = {}
         self._homes = Homes()
-        self._cancelling: dict[str, str] = {}
+        # Cancels that are told again until the response has ended.
+        self._cancelling: set[str] = set()
         self._known_models: set[str] = set()
+        # Set when a worker is found dead: what it had is taken over at once.
+        self._orphaned = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -150,10 +175,12 @@ class EngineClient:
         )
 
     def ready(self) -> bool:
-        """Whether a request sent now would be served: Redis answers, a worker is live."""
+        """Whether a request sent now would be served: Redis serves, a worker is live."""
+        return self._has_redis() and self._inbox.is_connected and bool(self._live())
+
+    def _has_redis(self) -> bool:
         age_s = self._directory.poll_age_s
-        fresh = age_s is not None and age_s <= FRESH_POLL_S
-        return fresh and self._inbox.is_connected and bool(self._live())
+        return age_s is not None and age_s <= FRESH_POLL_S and not self._directory.refusal
 
     def health(self) -> dict[str, Any]:
         """Why `ready` says what it says, for `/readyz`."""
@@ -162,6 +189,7 @@ class EngineClient:
             "redis": {
                 "connected": self._inbox.is_connected,
                 "registry_age_s": None if age_s is None else round(age_s, 3),
+                "refuses_writes": self._directory.refusal or None,
             },
             "workers": [
                 {
@@ -187,11 +215,17 @@ class EngineClient:
     async def submit(self, request: GenerateRequest) -> ResponseStream:
         """Send a request to a worker and listen to its answer.
 
+        A request without a seed gets one, so that whichever worker goes on with it makes
+        the same answer.
+
         Raises:
             InvalidRequest: a text isn't valid Unicode.
             Unavailable: no live worker, or Redis failed.
             Overloaded: every worker's queue is full.
         """
+        if request.sampling.seed is None:
+            seeded = replace(request.sampling, seed=secrets.randbelow(MAX_SEED + 1))
+            request = replace(request, sampling=seeded)
         worker_id = self._choose(request)
         stream = self._listeners.open(
             request.request_id,
@@ -203,9 +237,7 @@ class EngineClient:
         self._sent_at.setdefault(worker_id, {})[request.request_id] = time.monotonic()
         try:
             with redis_errors("submit"):
-                await self._commands.send(
-                    worker_id, Submit(request), owned_until=request.deadline_at
-                )
+                await self._commands.submit(worker_id, request)
         except TypeError as error:
             stream.end()
             raise InvalidRequest(
@@ -214,7 +246,7 @@ class EngineClient:
             ) from error
         except BaseException:
             # It may have been written all the same.
-            self._cancelling[request.request_id] = worker_id
+            self._cancelling.add(request.request_id)
             stream.end()
             raise
         return stream
@@ -257,7 +289,7 @@ class EngineClient:
         """
         with redis_errors("attach"):
             last, owner = await asyncio.gather(
-                self._log.last(request_id), self._commands.owner(request_id)
+                self._log.last(request_id), self._leases.owner(request_id)
             )
             if last is None and owner is None:
                 raise NotFound(
@@ -283,14 +315,16 @@ class EngineClient:
         return stream
 
     async def _follow(self, stream: ResponseStream) -> None:
-        """Ask the worker for what comes, read what has been, and judge a dead worker."""
-        worker_id = stream.worker_id
-        if worker_id is not None:
-            self._directory.expect(worker_id)
-            await self._commands.send(worker_id, Listen(stream.request_id, self.gateway_id))
+        """Ask the worker for what comes, and read what has been."""
+        if stream.worker_id is not None and stream.worker_id != keys.NOBODY:
+            self._directory.expect(stream.worker_id)
+            await self._listen(stream)
         await self._listeners.catch_up(stream)
-        if worker_id is not None and self._directory.status(worker_id) is Status.DEAD:
-            await self._listeners.end(stream, worker_died())
+
+    async def _listen(self, stream: ResponseStream, next_seq: int | None = None) -> None:
+        if stream.worker_id is not None and stream.worker_id != keys.NOBODY:
+            listen = Listen(stream.request_id, self.gateway_id, next_seq)
+            await self._commands.send(stream.worker_id, listen)
 
     async def cancel(self, request_id: str) -> None:
         """End a response now, whoever listens. Idempotent; unknown ids are ignored.
@@ -298,36 +332,58 @@ class EngineClient:
         Raises:
             Unavailable: Redis failed, and the response is not one of ours.
         """
-        for stream in self._listeners.of(request_id)[:1]:
-            if stream.worker_id is not None:
-                # Sent again by the sweep until the terminal event is there.
-                self._cancelling[request_id] = stream.worker_id
-                try:
-                    await self._commands.send(stream.worker_id, Cancel(request_id))
-                except (RedisError, OSError) as error:
-                    logger.info("cancel of %s put off: %s", request_id, error)
+        self._cancelling.add(request_id)
+        try:
+            with redis_errors("cancel"):
+                await self._send_cancel(request_id)
+        except ReparteeError:
+            if request_id in self._listeners:
+                # The sweep sends it again.
                 return
-        with redis_errors("cancel"):
-            owner = await self._commands.owner(request_id)
-            if owner is None:
+            self._cancelling.discard(request_id)
+            raise
+
+    async def _send_cancel(self, request_id: str) -> None:
+        """Tell whoever has the response; end it here if nobody has."""
+        streams = self._listeners.of(request_id)
+        worker_id = await self._leases.cancel(request_id)
+        if worker_id is None:
+            # It has ended, or Redis lost its lease.
+            worker_id = streams[0].worker_id if streams else None
+            if worker_id is None:
+                self._cancelling.discard(request_id)
                 return
-            self._directory.expect(owner[0])
-            if self._directory.status(owner[0]) is Status.DEAD:
-                await self._log.end(request_id, worker_died())
-                return
-            await self._commands.send(owner[0], Cancel(request_id))
+        if worker_id != keys.NOBODY:
+            self._directory.expect(worker_id)
+        if self._takeovers.is_gone(worker_id):
+            await self._takeovers.end(request_id, FinishReason.CANCELLED, worker_id)
+            self._cancelling.discard(request_id)
+        else:
+            await self._commands.send(worker_id, Cancel(request_id))
 
     def _choose(self, request: GenerateRequest) -> str:
-        age_s = self._directory.poll_age_s
-        if age_s is None or age_s > FRESH_POLL_S:
+        if not self._has_redis():
             raise Unavailable(
-                "Redis is not reachable.", code="redis_unavailable", retry_after_ms=1000
+                "Redis is not reachable, or takes no writes.",
+                code="redis_unavailable",
+                retry_after_ms=1000,
             )
         candidates = self._candidates(request.model, request.conversation_id)
         chosen = policy.choose(request, candidates, max_waiting=self._max_waiting)
         if request.conversation_id is not None:
             self._homes.note(request.conversation_id, chosen.state.worker_id)
         return chosen.state.worker_id
+
+    def _choose_next(self, request: GenerateRequest) -> str | None:
+        """Who goes on with a response: however busy, better than nobody."""
+        candidates = self._candidates(request.model, request.conversation_id)
+        if not candidates:
+            return None
+        worker_id = policy.choose(request, candidates, max_waiting=sys.maxsize).state.worker_id
+        self._sent_at.setdefault(worker_id, {})[request.request_id] = time.monotonic()
+        if request.conversation_id is not None:
+            self._homes.note(request.conversation_id, worker_id)
+        return worker_id
 
     def _candidates(self, model: str, conversation_id: str | None) -> list[Candidate]:
         return [
@@ -356,14 +412,25 @@ class EngineClient:
             self._sent_at.get(stream.worker_id, {}).pop(stream.request_id, None)
 
     def _abandoned(self, stream: ResponseStream) -> None:
-        if stream.worker_id is not None:
-            self._cancelling[stream.request_id] = stream.worker_id
+        self._cancelling.add(stream.request_id)
+
+    def _moved(self, stream: ResponseStream) -> None:
+        """Another worker has the response: hear from that one."""
+        self._listeners.spawn(self._listen(stream))
+
+    def _ask_again(self, stream: ResponseStream) -> None:
+        """The log lacks something: the worker may still have it in memory."""
+        self._listeners.spawn(self._listen(stream, stream.next_seq))
+
+    def _mend_all(self, request_id: str) -> None:
+        for stream in self._listeners.of(request_id):
+            self._listeners.mend(stream)
 
     def _on_events(self, events: Sequence[Event]) -> None:
         for event in events:
             self._unanswered.pop(event.request_id, None)
             if isinstance(event, Finished | Failed):
-                self._cancelling.pop(event.request_id, None)
+                self._cancelling.discard(event.request_id)
             self._listeners.feed(event)
 
     def _on_reconnect(self) -> None:
@@ -372,47 +439,36 @@ class EngineClient:
 
     def _on_dead(self, worker_id: str) -> None:
         self._sent_at.pop(worker_id, None)
-        for stream in self._listeners.all():
-            if stream.worker_id == worker_id:
-                logger.warning("response %s ends: its worker died", stream.request_id)
-                self._listeners.spawn(self._listeners.end(stream, worker_died()))
+        self._orphaned.set()
 
     async def _send_again(self) -> None:
         for request in list(self._unanswered.values()):
             for stream in self._listeners.of(request.request_id)[:1]:
                 if stream.worker_id is not None:
-                    await self._commands.send(
-                        stream.worker_id, Submit(request), owned_until=request.deadline_at
-                    )
+                    await self._commands.submit(stream.worker_id, request)
         for stream in self._listeners.all():
-            if stream.worker_id is not None:
-                await self._commands.send(
-                    stream.worker_id,
-                    Listen(stream.request_id, self.gateway_id),
-                    owned_until=stream.deadline_at,
-                )
+            await self._listen(stream)
             self._listeners.mend(stream)
 
     async def _sweep_forever(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._orphaned.wait(), SWEEP_S)
+            self._orphaned.clear()
+            self._listeners.expire()
             try:
-                await self._send_cancels()
+                for request_id in tuple(self._cancelling):
+                    await self._send_cancel(request_id)
                 await self._listeners.sweep()
-                await self._end_orphans()
+                if not self._directory.is_failing:
+                    await self._takeovers.sweep(self._listened())
             except (RedisError, OSError) as error:
                 logger.debug("sweep put off: %s", error)
 
-    async def _send_cancels(self) -> None:
-        """Cancels that no terminal event has answered yet; a worker takes repeats."""
-        for request_id, worker_id in list(self._cancelling.items()):
-            await self._commands.send(worker_id, Cancel(request_id))
-            if request_id not in self._listeners:
-                self._cancelling.pop(request_id, None)
-
-    async def _end_orphans(self) -> None:
-        """Streams whose end was put off while Redis was away."""
-        for stream in self._listeners.all():
-            worker_id = stream.worker_id
-            if worker_id is not None and self._directory.status(worker_id) is Status.DEAD:
-                await self._listeners.end(stream, worker_died())
+    def _listened(self) -> list[tuple[str, str]]:
+        """(response, its worker) of all that this gateway follows."""
+        return [
+            (stream.request_id, stream.worker_id)
+            for stream in self._listeners.all()
+            if stream.worker_id is not None
+        ]

@@ -1,4 +1,4 @@
-"""Commands into workers' inboxes, and whose a response is."""
+"""Commands into workers' inboxes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import time
 import orjson
 from redis.asyncio import Redis
 
-from engine.contract import Command, Listen, Submit, keys
-
-OWNER_MARGIN_S = 60
+from app.routing.leases import record
+from engine.contract import Command, GenerateRequest, Submit, keys, lease
 
 
 class Commands:
-    """Sends commands and remembers owners.
+    """Sends commands. Every method raises RedisError if Redis fails.
 
     Args:
         redis: A pooled client.
@@ -23,28 +22,10 @@ class Commands:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    async def send(
-        self, worker_id: str, command: Command, *, owned_until: float | None = None
-    ) -> None:
-        """Put a command into a worker's inbox; note whose response it is, if asked to.
-
-        Args:
-            worker_id: Whose inbox.
-            command: Of a response, if its owner is to be noted.
-            owned_until: Unix seconds; None notes nothing.
-        """
+    async def send(self, worker_id: str, command: Command) -> None:
+        """Put a command into a worker's inbox."""
         key = keys.inbox(worker_id)
         async with self._redis.pipeline(transaction=False) as pipe:
-            if owned_until is not None and isinstance(command, Submit | Listen):
-                request_id = (
-                    command.request.request_id
-                    if isinstance(command, Submit)
-                    else command.request_id
-                )
-                owner = orjson.dumps({"w": worker_id, "d": owned_until})
-                # Nobody asks whose a response was once its time is over.
-                left_s = max(0, math.ceil(owned_until - time.time()))
-                pipe.set(keys.owner(request_id), owner, ex=left_s + OWNER_MARGIN_S)
             pipe.xadd(
                 key,
                 {"c": orjson.dumps(command.to_wire())},
@@ -54,9 +35,23 @@ class Commands:
             pipe.expire(key, keys.INBOX_TTL_S)
             await pipe.execute()
 
-    async def owner(self, request_id: str) -> tuple[str, float] | None:
-        body = await self._redis.get(keys.owner(request_id))
-        if body is None:
-            return None
-        wire = orjson.loads(body)
-        return wire["w"], wire["d"]
+    async def submit(self, worker_id: str, request: GenerateRequest) -> None:
+        """Give a worker a new request: the lease, the record, the command. May be repeated.
+
+        Raises:
+            TypeError: a text isn't valid Unicode.
+        """
+        request_id = request.request_id
+        body = orjson.dumps(request.to_wire())
+        command = orjson.dumps(Submit(request).to_wire())
+        left_s = max(0, math.ceil(request.deadline_at - time.time())) + keys.LEASE_MARGIN_S
+        key = keys.inbox(worker_id)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.eval(
+                *(lease.KEEP, 1, keys.lease(request_id)),
+                *(worker_id, str(request.epoch), str(request.deadline_at), body, str(left_s)),
+            )
+            record(pipe, worker_id, request_id)
+            pipe.xadd(key, {"c": command}, maxlen=keys.INBOX_MAXLEN, approximate=True)
+            pipe.expire(key, keys.INBOX_TTL_S)
+            await pipe.execute()

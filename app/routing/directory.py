@@ -2,7 +2,8 @@
 
 A worker is judged by change: its heartbeat must differ from the one before, by our
 own monotonic clock, so that clocks of two machines needn't agree. While Redis is away
-nobody is judged, and afterwards everyone gets a full lifetime to be heard of again.
+or slow nobody is judged, and afterwards everyone gets a full lifetime to be heard of
+again. Of a worker whose process is known to have ended nothing more is expected.
 """
 
 from __future__ import annotations
@@ -53,27 +54,32 @@ class WorkerDirectory:
 
     Args:
         redis: A pooled client.
-        on_dead: Called once for each worker that stopped beating.
+        gateway_id: Who asks.
+        on_dead: Called once for each worker that stopped beating or is known to be gone.
         clock: Monotonic seconds.
 
     Attributes:
         is_failing: The registry couldn't be read the last time.
+        refusal: Why Redis takes no writes; empty if it takes them.
     """
 
     def __init__(
         self,
         redis: Redis,
+        gateway_id: str,
         *,
         on_dead: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
+        self._probe = keys.probe(gateway_id)
         self._on_dead = on_dead
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._polled_at: float | None = None
         self._sighted_at = clock()
         self.is_failing = False
+        self.refusal = ""
 
     @property
     def poll_age_s(self) -> float | None:
@@ -126,14 +132,21 @@ class WorkerDirectory:
         Raises:
             RedisError: nothing was read, nobody judged.
         """
+        started = self._clock()
         listed: Any = await self._redis.zrange(keys.WORKERS, 0, -1)
         names = sorted({*(name.decode() for name in listed), *self._entries})
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.get(keys.worker(name))
-            bodies = await pipe.execute() if names else []
+            pipe.set(self._probe, b"", ex=keys.PROBE_TTL_S)
+            *bodies, probe = await pipe.execute(raise_on_error=False)
+        for reply in bodies:
+            if isinstance(reply, Exception):
+                raise reply
+        self._note_probe(probe)
         now = self._clock()
-        if self.is_failing or self._polled_at is None:
+        is_slow = now - started > keys.WORKER_BEAT_S
+        if self.is_failing or is_slow or self._polled_at is None:
             self._sighted_at = now
         self.is_failing = False
         self._polled_at = now
@@ -141,11 +154,21 @@ class WorkerDirectory:
             self._note(name, body, now)
         self._judge(now)
 
+    def _note_probe(self, reply: Any) -> None:
+        refusal = str(reply) if isinstance(reply, Exception) else ""
+        if refusal and not self.refusal:
+            logger.error("Redis takes no writes: %s", refusal)
+        self.refusal = refusal
+
     def _note(self, name: str, body: bytes | None, now: float) -> None:
         entry = self._entries.get(name)
         if body is None:
             if entry is not None:
                 entry.listed = False
+            return
+        if body == keys.WORKER_GONE:
+            if entry is not None and not entry.dead:
+                self._bury(name, entry, now)
             return
         try:
             state = WorkerState.from_wire(orjson.loads(body))
@@ -167,10 +190,14 @@ class WorkerDirectory:
                 if silent_s > FORGET_S:
                     del self._entries[name]
             elif silent_s > keys.WORKER_TTL_S:
+                # One that was only named elsewhere is no news.
+                level = logging.DEBUG if entry.state is None else logging.WARNING
+                logger.log(level, "worker %s is dead: no heartbeat for %.1f s", name, silent_s)
                 entry.dead = True
-                drained = entry.state is not None and entry.state.draining and not entry.listed
-                if drained:
-                    logger.info("worker %s has left", name)
-                else:
-                    logger.warning("worker %s is dead: no heartbeat for %.1f s", name, silent_s)
                 self._on_dead(name)
+
+    def _bury(self, name: str, entry: _Entry, now: float) -> None:
+        """A worker has said that it leaves, or whoever started it that it has ended."""
+        logger.info("worker %s has left", name)
+        entry.dead, entry.changed_at = True, now
+        self._on_dead(name)

@@ -16,6 +16,7 @@ from engine.contract import (
     Cursor,
     DeadlineExceeded,
     Event,
+    Failed,
     ReparteeError,
     Unavailable,
 )
@@ -26,18 +27,13 @@ logger = logging.getLogger(__name__)
 SILENT_S = 2.0
 MAX_SWEPT = 500
 
-# A worker ends a response at its deadline; past this, the gateway does it.
+# A worker ends a response at its deadline; past this, the gateway does it in the log, and
+# past that, should Redis not take it, for its own listeners alone.
 DEADLINE_GRACE_S = 3.0
+LAST_GRACE_S = 10.0
 
 # A gap that neither log nor worker has filled for so long is a lost answer.
 GAP_S = 8.0
-
-
-def worker_died() -> Unavailable:
-    """The end of a response whose worker stopped beating."""
-    return Unavailable(
-        "The worker that made this answer died.", code="worker_died", retry_after_ms=1000
-    )
 
 
 class Listeners:
@@ -48,6 +44,8 @@ class Listeners:
         on_closed: Called with each stream that has ended or was closed.
         on_abandoned: Called with a stream that the gateway gave up on: its worker
             may still be at it.
+        on_moved: Called with a stream whose response another worker took over.
+        on_hole: Called with a stream that misses what its log lacks.
     """
 
     def __init__(
@@ -56,10 +54,14 @@ class Listeners:
         *,
         on_closed: Callable[[ResponseStream], None],
         on_abandoned: Callable[[ResponseStream], None],
+        on_moved: Callable[[ResponseStream], None],
+        on_hole: Callable[[ResponseStream], None],
     ) -> None:
         self._log = log
         self._on_closed = on_closed
         self._on_abandoned = on_abandoned
+        self._on_moved = on_moved
+        self._on_hole = on_hole
         self._streams: dict[str, list[ResponseStream]] = {}
         self._repairing: set[ResponseStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,6 +92,7 @@ class Listeners:
             worker_id=worker_id,
             deadline_at=deadline_at,
             on_close=self._close,
+            on_moved=self._on_moved,
         )
         self._streams.setdefault(request_id, []).append(stream)
         return stream
@@ -139,8 +142,21 @@ class Listeners:
         while not stream.is_ended:
             events = await self._log.read(stream.request_id, stream.cursor)
             self._take(stream, events)
+            if stream.is_ahead:
+                await self._start_over(stream)
             if len(events) < READ_COUNT:
                 return
+
+    async def _start_over(self, stream: ResponseStream) -> None:
+        """The log had lost its end when another worker went on from it."""
+        line: list[Event] = []
+        for event in await self._log.read_all(stream.request_id):
+            # Where a later lease begins, it goes before what it follows.
+            del line[event.seq :]
+            line.append(event)
+        logger.warning("response %s is taken in again from its log", stream.request_id)
+        stream.start_over()
+        self._take(stream, line)
 
     @staticmethod
     def _take(stream: ResponseStream, events: Sequence[Event]) -> None:
@@ -173,6 +189,9 @@ class Listeners:
         silent = [s for s in self.all() if now - s.heard_at > SILENT_S][:MAX_SWEPT]
         if not silent:
             return
+        for stream in silent:
+            if stream.has_gap:
+                self._on_hole(stream)
         batches = await self._log.read_many([(s.request_id, s.cursor) for s in silent])
         for stream, events in zip(silent, batches, strict=True):
             self._take(stream, events)
@@ -180,6 +199,16 @@ class Listeners:
             if error is not None:
                 self._on_abandoned(stream)
                 await self.end(stream, error)
+
+    def expire(self) -> None:
+        """End what is long past its deadline, for listeners here; Redis isn't asked."""
+        now = time.monotonic()
+        for stream in self.all():
+            expires_at = stream.expires_at
+            if expires_at is not None and now > expires_at + LAST_GRACE_S:
+                logger.warning("response %s ends here: Redis takes no end", stream.request_id)
+                late = DeadlineExceeded("The request's deadline passed.")
+                stream.take_last(Failed(stream.request_id, 1, 0, late))
 
     async def close(self) -> None:
         """End every stream as it is."""
@@ -192,7 +221,7 @@ class Listeners:
 
 def _verdict(stream: ResponseStream, now: float) -> ReparteeError | None:
     """Why a silent stream is to be ended; None if it may still go on."""
-    if stream.deadline_at is not None and time.time() > stream.deadline_at + DEADLINE_GRACE_S:
+    if stream.expires_at is not None and now > stream.expires_at + DEADLINE_GRACE_S:
         return DeadlineExceeded("The request's deadline passed.")
     unfillable = stream.has_gap or stream.worker_id is None
     if unfillable and now - stream.heard_at > GAP_S:

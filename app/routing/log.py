@@ -1,4 +1,4 @@
-"""A response's log: reading it, and ending it when its worker has died."""
+"""A response's log: reading it, and ending it when nobody can go on with it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from engine.contract import (
+    Accepted,
     Cursor,
+    Delta,
     Event,
     Failed,
     Finished,
+    FinishReason,
     ReparteeError,
+    Usage,
     event_from_wire,
     keys,
 )
@@ -24,7 +28,7 @@ READ_COUNT = 500
 
 
 class ResponseLog:
-    """Reads and, for dead workers, ends logs.
+    """Reads logs, and ends those of responses without a worker.
 
     Args:
         redis: A pooled client.
@@ -79,32 +83,66 @@ class ResponseLog:
                 pipe.unlink(keys.log(request_id))
             await pipe.execute()
 
-    async def end(self, request_id: str, error: ReparteeError) -> Finished | Failed:
-        """End the log with `error` under the next epoch, unless it has ended.
+    async def read_all(self, request_id: str) -> list[Event]:
+        """Every event.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        events: list[Event] = []
+        cursor = Cursor(0, 0)
+        while part := await self.read(request_id, cursor):
+            events += part
+            cursor = Cursor(part[-1].epoch, part[-1].seq)
+        return events
+
+    async def end(
+        self, request_id: str, outcome: ReparteeError | FinishReason
+    ) -> Finished | Failed:
+        """End the log under the next epoch, unless it has ended, and its lease with it.
 
         Of several gateways that try, Redis lets one through; all get the same event.
 
         Raises:
             RedisError: Redis failed.
         """
+        log, lease = keys.log(request_id), keys.lease(request_id)
         while True:
-            last = await self.last(request_id)
+            events = await self.read_all(request_id)
+            last = events[-1] if events else None
             if isinstance(last, Finished | Failed):
                 return last
-            # A worker that wrote nothing may yet wake up and write under epoch 1.
-            epoch, seq = (last.epoch + 1, last.seq + 1) if last else (2, 0)
-            failed = Failed(request_id, epoch, seq, error)
+            leased: Any = await self._redis.hget(lease, "e")
+            # A worker that wrote nothing may yet wake up and write under its epoch.
+            epoch = max(last.epoch if last else 1, int(leased or 1)) + 1
+            final = _final(request_id, Cursor(epoch, last.seq + 1 if last else 0), outcome, events)
             try:
                 async with self._redis.pipeline(transaction=True) as pipe:
                     pipe.xadd(
-                        keys.log(request_id),
-                        {"e": orjson.dumps(failed.to_wire())},
-                        id=keys.log_entry_id(epoch, seq),
+                        log,
+                        {"e": orjson.dumps(final.to_wire())},
+                        id=keys.log_entry_id(epoch, final.seq),
                     )
-                    pipe.expire(keys.log(request_id), keys.LOG_TTL_S)
+                    pipe.expire(log, keys.LOG_TTL_S)
+                    pipe.delete(lease)
                     await pipe.execute()
             except ResponseError as refusal:
                 if "equal or smaller" not in str(refusal):
                     raise
                 continue
-            return failed
+            return final
+
+
+def _final(
+    request_id: str,
+    place: Cursor,
+    outcome: ReparteeError | FinishReason,
+    events: Sequence[Event],
+) -> Finished | Failed:
+    """A terminal event that counts what the log holds."""
+    accepted = sum(event.prompt_tokens for event in events if isinstance(event, Accepted))
+    num_tokens = sum(event.num_tokens for event in events if isinstance(event, Delta))
+    usage = Usage(accepted, num_tokens)
+    if isinstance(outcome, FinishReason):
+        return Finished(request_id, *place, reason=outcome, usage=usage)
+    return Failed(request_id, *place, error=outcome, usage=usage if accepted else None)

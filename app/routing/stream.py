@@ -3,6 +3,10 @@
 Events come from two sides, the gateway's inbox and the response's log, and may be
 repeated by either. The stream takes what comes next by `seq`, drops what it has, and
 says when something is missing, so that its owner reads the log.
+
+A response that another worker takes over goes on under the next epoch, from the seq
+after the last. Where Redis had lost the end of the log, it goes on from before that:
+the stream then starts over and leaves out the text that it has shown.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from engine.contract import Cursor, Delta, Event, Failed, Finished
+from engine.contract import Accepted, Cursor, Delta, Event, Failed, Finished, TakenOver
 
 # Pending events above which neighbouring deltas are merged: a listener that doesn't
 # read costs the text of its answer and little more. A whole answer in chunks of four
@@ -30,20 +34,26 @@ class ResponseStream:
         request_id: Whose events.
         cursor: The last event taken in, delivered or pending.
         worker_id: Who makes them; None if not known.
-        deadline_at: Unix seconds after which the answer is no longer wanted, if known.
+        expires_at: Monotonic time after which the answer is no longer wanted, if known.
         heard_at: Monotonic time of the last event taken in, or of the start.
         has_gap: An event came whose predecessor is missing.
+        is_ahead: It took in what the log has lost; see `start_over`.
         is_ended: The terminal event was taken in, or the stream was closed.
     """
 
     __slots__ = (
+        "_is_accepted",
+        "_num_chars",
+        "_num_known",
         "_on_close",
+        "_on_moved",
         "_pending",
         "_waiter",
         "cursor",
-        "deadline_at",
+        "expires_at",
         "has_gap",
         "heard_at",
+        "is_ahead",
         "is_ended",
         "request_id",
         "worker_id",
@@ -57,15 +67,23 @@ class ResponseStream:
         worker_id: str | None,
         deadline_at: float | None,
         on_close: Callable[[ResponseStream], None],
+        on_moved: Callable[[ResponseStream], None],
     ) -> None:
         self.request_id = request_id
         self.cursor = after
         self.worker_id = worker_id
-        self.deadline_at = deadline_at
         self.heard_at = time.monotonic()
+        # The wall's clock may be set while the answer is made.
+        left_s = None if deadline_at is None else deadline_at - time.time()
+        self.expires_at = None if left_s is None else self.heard_at + left_s
         self.has_gap = False
+        self.is_ahead = False
         self.is_ended = False
         self._on_close = on_close
+        self._on_moved = on_moved
+        self._is_accepted = after.epoch > 0
+        # Characters up to the cursor, and of those that were shown in all.
+        self._num_chars = self._num_known = 0
         self._pending: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -76,13 +94,47 @@ class ResponseStream:
 
     def take(self, event: Event) -> bool:
         """Take an event in if it comes next; False if an earlier one is missing."""
-        if self.is_ended or event.epoch < self.cursor.epoch or event.seq < self.next_seq:
+        if self.is_ended or event.epoch < self.cursor.epoch:
             return True
-        if event.seq > self.next_seq:
+        is_next_lease = self.cursor.epoch > 0 and event.epoch > self.cursor.epoch
+        if is_next_lease and event.seq < self.next_seq:
+            self.has_gap = self.is_ahead = True
+            return False
+        if event.seq < self.next_seq:
+            return True
+        # A lease begins with its TakenOver, but for one that only ends the response.
+        is_begun = not is_next_lease or isinstance(event, TakenOver | Finished | Failed)
+        if event.seq > self.next_seq or not is_begun:
             self.has_gap = True
             return False
         self.cursor = Cursor(event.epoch, event.seq)
         self.heard_at = time.monotonic()
+        self._show(event)
+        return True
+
+    def start_over(self) -> None:
+        """Take the log in from its start, without showing anything twice."""
+        self.cursor = Cursor(0, 0)
+        self.is_ahead = False
+        self._num_chars = 0
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, TakenOver):
+            self.worker_id = event.worker_id
+            self._on_moved(self)
+            return
+        if isinstance(event, Accepted):
+            if self._is_accepted:
+                return
+            self._is_accepted = True
+        if isinstance(event, Delta):
+            num_shown = self._num_known - self._num_chars
+            self._num_chars += len(event.text)
+            self._num_known = max(self._num_known, self._num_chars)
+            if num_shown > 0:
+                if num_shown >= len(event.text):
+                    return
+                event = replace(event, text=event.text[num_shown:])
         self._pending.append(event)
         if len(self._pending) > MERGE_ABOVE:
             self._merge()
@@ -90,7 +142,6 @@ class ResponseStream:
             self.is_ended = True
             self._on_close(self)
         self._notify()
-        return True
 
     def take_last(self, event: Finished | Failed) -> None:
         """Take a terminal event in whatever came before it, unless there was one."""

@@ -66,7 +66,7 @@ class Delta:
             "s": self.seq,
             "x": self.text,
             "n": self.num_tokens,
-            "k": self.tokens,
+            "k": list(self.tokens),
         }
 
 

@@ -9,7 +9,7 @@
 | `rp:log:{<rid>}` | stream | worker | field `e` = one event as JSON, id `epoch-seq` |
 | `rp:lease:{<rid>}` | hash | both | whose a response is: see `engine.contract.lease` |
 | `rp:owned:<wid>` | set | both | ids of the responses that a worker has; `NOBODY`'s wait for one |
-| `rp:owners` | set | both | ids of workers that have, or had, such a set |
+| `rp:owners` | sorted set | both | ids of workers with such a set, scored by its last use |
 | `rp:probe:<gid>` | string | gateway | nothing; written to learn whether Redis takes writes |
 
 A gateway writes to a log when it gives a dead worker's response to another (`TakenOver`)
@@ -72,10 +72,6 @@ def log(request_id: str) -> str:
 def lease(request_id: str) -> str:
     """In the slot of the response's log."""
     return f"rp:lease:{{{request_id}}}"
-
-
-def owner(request_id: str) -> str:
-    return f"rp:owner:{{{request_id}}}"
 
 
 def owned(worker_id: str) -> str:

@@ -4,7 +4,10 @@ Modules:
     redis_client: one pipelined Redis connection that the worker controls itself.
     engine_thread: the step loop, and what it asks of an engine.
     route: one response's events and where they go.
-    publisher: events to response logs and to listening gateways.
+    batch: one pipeline of writes to response logs and to listening gateways.
+    publisher: what is written, when, and again after Redis was lost.
+    adoption: responses that this worker was given by others.
+    drafts: prompts that are still being typed, on their way to the engine.
     inbox: commands from the worker's inbox stream.
     heartbeat: `WorkerState`, twice a second.
     metrics: the names and meanings of the worker's counters.

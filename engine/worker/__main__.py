@@ -2,8 +2,9 @@
 
 The Redis URL comes from REPARTEE_REDIS_URL alone, for it may hold a password and
 arguments are visible to every user. While it loads it writes its progress to standard
-output, one JSON object a line: {"stage": what comes next, "done": fraction}. What stops
-it before it serves is one line on standard error and exit code 2.
+output, one JSON object a line: {"stage": what comes next, "done": fraction}, and before it
+serves {"worker_id": its id}. What stops it before it serves is one line on standard error
+and exit code 2.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from engine.contract.logs import FORMATS, configure_logging
 from engine.loading.errors import ModelFileError
@@ -44,7 +46,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _report(done: float, stage: str) -> None:
-    sys.stdout.write(json.dumps({"stage": stage, "done": round(done, 3)}) + "\n")
+    _tell({"stage": stage, "done": round(done, 3)})
+
+
+def _tell(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
@@ -76,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return REFUSED
 
     async def serve() -> int:
-        return await Worker(engine, redis_url, grace_s=options.grace).run()
+        worker = Worker(engine, redis_url, grace_s=options.grace)
+        _tell({"worker_id": worker.worker_id})
+        return await worker.run()
 
     return asyncio.run(serve())
 

@@ -78,15 +78,17 @@ class Heartbeat:
             if isinstance(reply, ResponseError):
                 raise RedisDownError(f"Redis refused a heartbeat: {reply}")
 
-    async def remove(self) -> None:
-        """Take the worker off the registry.
+    async def leave(self) -> None:
+        """Say that this worker is gone, so that nobody waits for its heartbeat to lapse.
 
         Raises:
-            RedisDownError: it may still be there, until its key expires.
+            RedisDownError: it may still be on record, until its key expires.
         """
+        gone = ("SET", keys.worker(self._worker_id), keys.WORKER_GONE, "EX", keys.WORKER_GONE_TTL_S)
         await self._line.execute(
             [
-                ("DEL", keys.worker(self._worker_id), keys.inbox(self._worker_id)),
+                gone,
+                ("DEL", keys.inbox(self._worker_id)),
                 ("ZREM", keys.WORKERS, self._worker_id),
             ],
             timeout_s=2.0,

@@ -13,6 +13,9 @@ HELP: Mapping[str, str] = {
     "repartee_worker_responses_total": "Responses that ended, by outcome: stop, length, cancelled, "
     "failed, or lost to another worker.",
     "repartee_submits_total": "Requests read from the inbox, repeats not counted.",
+    "repartee_taken_over_total": "Responses that another worker had begun, or whose command "
+    "was lost.",
+    "repartee_handed_over_total": "Responses left to other workers when this one stopped.",
     "repartee_cancels_total": "Cancels read from the inbox, those of unknown ids included.",
     "repartee_warm_commands_total": "Drafts read from the inbox, those not taken included.",
     "repartee_unreadable_commands_total": "Inbox entries passed over.",

@@ -1,13 +1,12 @@
 """Events to response logs and to listening gateways.
 
-All that the engine made since the last write goes out in one pipeline: one entry per
-event to its response's log, one entry per listening gateway. While a write is in
-flight, further events gather; nothing waits on a timer.
+All that the engine made since the last write goes out in one pipeline (see `batch`).
+While a write is in flight, further events gather; nothing waits on a timer.
 
 A response's events stay in memory until some seconds after its end. After any lost
 connection the publisher asks each log for its last id and writes what comes after
 it: nothing is doubled if the lost write was applied, nothing is missing if it was
-not, and a Redis that came back empty gets the whole log again.
+not, and a Redis that came back empty gets the whole log again, and the lease.
 """
 
 from __future__ import annotations
@@ -16,12 +15,26 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import orjson
 from redis.exceptions import ResponseError
 
-from engine.contract import EngineFault, Event, Failed, Finished, ReparteeError, keys
+from engine.contract import (
+    Cursor,
+    EngineFault,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    ReparteeError,
+    Usage,
+    keys,
+    lease,
+)
+from engine.worker.batch import Batch
 from engine.worker.metrics import outcome_name
 from engine.worker.redis_client import RedisDownError, RedisLine, Value
 from engine.worker.route import MAX_LISTENERS, Route
@@ -33,9 +46,8 @@ logger = logging.getLogger(__name__)
 RETAIN_S = 10.0
 MAX_RETAINED = 4000
 
-# Events in one pipeline, and bytes in one entry of a gateway's stream.
+# Events in one pipeline.
 MAX_BATCH_EVENTS = 2000
-MAX_ENTRY_BYTES = 256 * 1024
 
 # Unwritten bytes above which the engine is held until Redis takes them.
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
@@ -43,12 +55,15 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 
+_NONE = Usage(0, 0)
+
 
 class Publisher:
     """Writes events; the only writer of logs and of gateway streams in this process.
 
     Args:
         line: A connection of the publisher's own.
+        worker_id: Whose leases and logs.
         on_lost: Called with a request id whose log another writer has taken over, or
             whose event couldn't be written: the engine is to stop it.
         on_full: Called with True when too much is unwritten, with False afterwards.
@@ -57,17 +72,20 @@ class Publisher:
     def __init__(
         self,
         line: RedisLine,
+        worker_id: str,
         *,
         on_lost: Callable[[str], None],
         on_full: Callable[[bool], None],
     ) -> None:
         self._line = line
+        self._worker_id = worker_id
         self._on_lost = on_lost
         self._on_full = on_full
         self._routes: dict[str, Route] = {}
         self._dirty: dict[str, Route] = {}
         self._ended: dict[str, Route] = {}
-        self._nudges: list[tuple[Route, str]] = []
+        # (route, gateway, first entry): what a gateway is to be sent again.
+        self._nudges: list[tuple[Route, str, int]] = []
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -90,9 +108,13 @@ class Publisher:
         route = self._routes.get(request_id)
         return route is not None and route.ended_at is None
 
-    def epoch(self, request_id: str) -> int:
-        """The lease under which a known response is written."""
-        return self._routes[request_id].epoch
+    def is_known(self, request_id: str) -> bool:
+        """Whether the response is in memory, live or just ended."""
+        return request_id in self._routes
+
+    def has(self, request_id: str, epoch: int) -> bool:
+        """Whether the response lives here under this lease."""
+        return self.is_live(request_id) and self._routes[request_id].epoch == epoch
 
     @property
     def num_unsent_bytes(self) -> int:
@@ -100,24 +122,52 @@ class Publisher:
         return self._num_unsent_bytes
 
     def open(
-        self, request_id: str, epoch: int, reply_to: str, *, end_ttl_s: int = keys.LOG_TTL_S
+        self,
+        request_id: str,
+        epoch: int,
+        listeners: Sequence[str],
+        *,
+        request: GenerateRequest | None = None,
+        made: Sequence[tuple[Cursor, bytes]] = (),
+        end_ttl_s: int = keys.LOG_TTL_S,
     ) -> bool:
-        """Begin a response, whose log lives `end_ttl_s` after its end.
+        """Begin a response, or go on with one.
+
+        Args:
+            request_id: Whose.
+            epoch: The lease that this worker has.
+            listeners: Gateways that get its events.
+            request: What the lease is about; None for one that could not be read.
+            made: (place, event as JSON) of the events that its log holds.
+            end_ttl_s: The log's lifetime after its end, in seconds.
 
         Returns:
-            False if this id is known: a command sent twice.
+            False if this worker has the response already: a command sent twice.
         """
-        if request_id in self._routes:
-            self.listen(request_id, reply_to)
+        known = self._routes.get(request_id)
+        if known is not None and known.epoch < epoch:
+            # Lost to another worker, and come back.
+            self._lose(known)
+            known = None
+        if known is not None:
+            for gateway_id in listeners:
+                self.listen(request_id, gateway_id)
             return False
-        self._routes[request_id] = Route(request_id, epoch, reply_to, end_ttl_s)
+        self._routes[request_id] = Route(
+            request_id, epoch, listeners, request=request, made=made, end_ttl_s=end_ttl_s
+        )
         return True
 
-    def listen(self, request_id: str, gateway_id: str) -> None:
-        """Send further events to one more gateway, and the last one again.
+    def listen(self, request_id: str, gateway_id: str, next_seq: int | None = None) -> None:
+        """Send further events to one more gateway, and some again.
 
-        The repeated event shows the gateway what it missed between reading the log
-        and now. Unknown ids are ignored: their log says all.
+        Unknown ids are ignored: their log says all.
+
+        Args:
+            request_id: Whose.
+            gateway_id: Who.
+            next_seq: Repeat from there; None repeats the last event, which shows the
+                gateway what it missed between reading the log and now.
         """
         route = self._routes.get(request_id)
         if route is None:
@@ -125,15 +175,27 @@ class Publisher:
         if gateway_id not in route.listeners:
             route.listeners.append(gateway_id)
             del route.listeners[:-MAX_LISTENERS]
-        if route.entries:
-            self._nudges.append((route, gateway_id))
+        if route.num_logged:
+            first = route.num_logged - 1
+            if next_seq is not None:
+                first = sum(place.seq < next_seq for place, _ in route.entries)
+            self._nudges.append((route, gateway_id, first))
             self._wake.set()
 
+    def hand_over(self, request_id: str) -> Route | None:
+        """Forget a live response without a word: another worker will go on with it."""
+        route = self._routes.get(request_id)
+        if route is None or route.ended_at is not None:
+            return None
+        self._drop(route)
+        return route
+
     def offer(self, events: list[Event]) -> None:
-        """Take a step's events; those of unknown or ended responses are dropped."""
+        """Take a step's events; those of unknown or ended responses, or of a lease that this
+        worker has no longer, are dropped."""
         for event in events:
             route = self._routes.get(event.request_id)
-            if route is None or route.ended_at is not None:
+            if route is None or route.ended_at is not None or event.epoch != route.epoch:
                 continue
             try:
                 body = orjson.dumps(event.to_wire())
@@ -145,7 +207,7 @@ class Publisher:
                 body = orjson.dumps(event.to_wire())
             # A copy of its own size: orjson's result keeps the kilobyte it was written in.
             payload = memoryview(body).tobytes()
-            route.entries.append((event.seq, payload))
+            route.entries.append((Cursor(event.epoch, event.seq), payload))
             self._num_unsent_bytes += len(payload)
             self._dirty[event.request_id] = route
             if isinstance(event, Finished | Failed):
@@ -160,6 +222,15 @@ class Publisher:
         route = self._routes.get(request_id)
         if route is not None and route.ended_at is None:
             self.offer([Failed(request_id, route.epoch, route.next_seq, error)])
+
+    def cancel(self, request_id: str) -> None:
+        """End a response that nobody wants any more, unless it has ended."""
+        route = self._routes.get(request_id)
+        if route is not None and route.ended_at is None:
+            progress = route.request.progress if route.request is not None else None
+            usage = Usage(progress.prompt_tokens or 0, progress.num_tokens) if progress else _NONE
+            cancelled = FinishReason.CANCELLED
+            self.offer([Finished(request_id, route.epoch, route.next_seq, cancelled, usage)])
 
     def _end(self, route: Route, event: Finished | Failed) -> None:
         route.ended_at = time.monotonic()
@@ -185,7 +256,7 @@ class Publisher:
                 if self._suspect:
                     await self._resync()
                     self._suspect = False
-                while self._dirty or self._nudges:
+                while (self._dirty or self._nudges) and not self._suspect:
                     await self._write()
                 delay_s = RETRY_FIRST_S
             except RedisDownError as error:
@@ -216,60 +287,37 @@ class Publisher:
 
     async def _write(self) -> None:
         """One pipeline: logs, then gateways."""
-        commands: list[tuple[Value, ...]] = []
-        logged: list[tuple[Route, int]] = []
-        by_gateway: dict[str, list[bytes]] = {}
-        notified: list[tuple[Route, int]] = []
-        room = MAX_BATCH_EVENTS
+        batch = Batch(self._worker_id, MAX_BATCH_EVENTS)
         for route in list(self._dirty.values()):
-            if room <= 0:
+            if batch.is_full:
                 break
-            first = min(route.num_logged, route.num_notified)
-            end = min(len(route.entries), first + room)
-            room -= end - first
-            for index in range(route.num_logged, end):
-                seq, payload = route.entries[index]
-                entry_id = keys.log_entry_id(route.epoch, seq)
-                commands.append(("XADD", route.key, entry_id, "e", payload))
-                logged.append((route, index))
-                is_last = route.ended_at is not None and index == len(route.entries) - 1
-                if index == 0 or is_last:
-                    ttl_s = route.end_ttl_s if is_last else keys.LOG_TTL_S
-                    commands.append(("EXPIRE", route.key, ttl_s))
-                    logged.append((route, -1))
-            payloads = [payload for _, payload in route.entries[route.num_notified : end]]
-            for gateway_id in route.listeners:
-                by_gateway.setdefault(gateway_id, []).extend(payloads)
-            notified.append((route, end))
+            batch.add(route)
         nudges, self._nudges = self._nudges, []
-        for route, gateway_id in nudges:
-            by_gateway.setdefault(gateway_id, []).append(route.entries[-1][1])
-        for gateway_id, payloads in by_gateway.items():
-            key = keys.gateway(gateway_id)
-            for body in _bodies(payloads):
-                commands.append(("XADD", key, "MAXLEN", "~", keys.GATEWAY_MAXLEN, "*", "b", body))
-            commands.append(("EXPIRE", key, keys.GATEWAY_TTL_S))
+        for route, gateway_id, first in nudges:
+            batch.repeat(route, gateway_id, first)
+        commands = batch.commands()
         try:
-            replies = await self._line.execute(commands)
+            replies = await self._line.execute(commands) if commands else []
         except RedisDownError:
             self._nudges = nudges + self._nudges
             raise
-        self._settle(logged, notified, replies)
+        self._settle(batch, replies)
 
-    def _settle(
-        self, logged: list[tuple[Route, int]], notified: list[tuple[Route, int]], replies: list
-    ) -> None:
-        """Note what is written; let go of responses that another writer took over."""
-        for (route, index), reply in zip(logged, replies, strict=False):
-            if index < 0:
+    def _settle(self, batch: Batch, replies: Sequence[Any]) -> None:
+        """Note what is written; stop where another writer took a log over."""
+        refused: set[Route] = set()
+        for written, reply in zip(batch.logged, replies, strict=False):
+            if written is None:
                 continue
-            if isinstance(reply, ResponseError):
-                self._refused(route, reply)
-            route.num_logged = max(route.num_logged, index + 1)
-        for reply in replies[len(logged) :]:
+            route, index = written
+            if isinstance(reply, ResponseError) and self._is_taken(route, reply):
+                refused.add(route)
+            if route not in refused:
+                route.num_logged = max(route.num_logged, index + 1)
+        for reply in replies[len(batch.logged) :]:
             if isinstance(reply, ResponseError):
                 logger.error("Redis refused a gateway's batch: %s", reply)
-        for route, end in notified:
+        for route, end in batch.notified:
             for _, payload in route.entries[route.num_notified : end]:
                 self._num_unsent_bytes -= len(payload)
                 self.counters["repartee_events_published_total"] += 1
@@ -280,13 +328,15 @@ class Publisher:
             self._settled.set()
         self._watch_size()
 
-    def _refused(self, route: Route, error: ResponseError) -> None:
-        """An id at or below the log's last: written before, or the log is another's now."""
+    def _is_taken(self, route: Route, error: ResponseError) -> bool:
+        """Whether the id is at or below the log's last: the log is another's now."""
         if "equal or smaller" not in str(error):
+            # The event reaches its gateways all the same.
             logger.error("Redis refused an event of %s: %s", route.request_id, error)
-            return
+            return False
         self._suspect = True
         self._wake.set()
+        return True
 
     async def _resync(self) -> None:
         """Learn from each log what it holds, so that the rest is written, once."""
@@ -301,51 +351,71 @@ class Publisher:
                     logger.error("reading the log of %s: %s", route.request_id, reply)
                     continue
                 self._compare(route, reply[0][0].decode() if reply else None)
+        await self._keep_leases()
+
+    async def _keep_leases(self) -> None:
+        """Write the leases again that Redis has lost; let go of what is another's."""
+        live = [
+            (route, route.request)
+            for route in self._routes.values()
+            if route.ended_at is None and route.request is not None
+        ]
+        for start in range(0, len(live), MAX_BATCH_EVENTS):
+            part = live[start : start + MAX_BATCH_EVENTS]
+            commands = [self._keep_command(route, request) for route, request in part]
+            owned = keys.owned(self._worker_id)
+            replies = await self._line.execute(
+                [
+                    *commands,
+                    ("SADD", owned, *(route.request_id for route, _ in part)),
+                    ("EXPIRE", owned, keys.OWNED_TTL_S),
+                    ("ZADD", keys.OWNERS, str(time.time()), self._worker_id),
+                    ("EXPIRE", keys.OWNERS, keys.OWNED_TTL_S),
+                ]
+            )
+            for (route, _), reply in zip(part, replies, strict=False):
+                if isinstance(reply, ResponseError):
+                    logger.error("keeping the lease of %s: %s", route.request_id, reply)
+                elif reply == 0 and self._routes.get(route.request_id) is route:
+                    self._lose(route)
+
+    def _keep_command(self, route: Route, request: GenerateRequest) -> tuple[Value, ...]:
+        body = orjson.dumps(request.to_wire())
+        return (
+            *("EVAL", lease.KEEP, 1, keys.lease(route.request_id), self._worker_id),
+            *(route.epoch, str(request.deadline_at), body, keys.OWNED_TTL_S),
+        )
 
     def _compare(self, route: Route, last_id: str | None) -> None:
-        last = keys.cursor_from_entry_id(last_id) if last_id else None
-        if last is not None and last.epoch > route.epoch:
+        last = keys.cursor_from_entry_id(last_id) if last_id else Cursor(0, 0)
+        if last.epoch > route.epoch:
             self._lose(route)
             return
-        same_epoch = last is not None and last.epoch == route.epoch
-        route.num_logged = sum(
-            1 for seq, _ in route.entries if same_epoch and last is not None and seq <= last.seq
-        )
+        route.num_logged = sum(place <= last for place, _ in route.entries)
         if not route.is_settled:
             self._dirty[route.request_id] = route
             self._settled.clear()
 
     def _lose(self, route: Route) -> None:
         logger.warning("response %s was taken over; stopping it here", route.request_id)
+        was_live = route.ended_at is None
+        self._drop(route)
+        if was_live:
+            self.counters[outcome_name("lost")] += 1
+            self._on_lost(route.request_id)
+
+    def _drop(self, route: Route) -> None:
         for _, payload in route.entries[route.num_notified :]:
             self._num_unsent_bytes -= len(payload)
-        was_live = route.ended_at is None
         self._routes.pop(route.request_id, None)
         self._dirty.pop(route.request_id, None)
         self._ended.pop(route.request_id, None)
         self._nudges = [nudge for nudge in self._nudges if nudge[0] is not route]
         if not self._dirty:
             self._settled.set()
-        if was_live:
-            self.counters[outcome_name("lost")] += 1
-            self._on_lost(route.request_id)
 
     def _watch_size(self) -> None:
         full = self._num_unsent_bytes > MAX_UNSENT_BYTES
         if full != self._is_full:
             self._is_full = full
             self._on_full(full)
-
-
-def _bodies(payloads: list[bytes]) -> Iterator[bytes]:
-    """JSON lists of events, each within MAX_ENTRY_BYTES unless one event is larger."""
-    part: list[bytes] = []
-    size = 0
-    for payload in payloads:
-        if part and size + len(payload) > MAX_ENTRY_BYTES:
-            yield b"[" + b",".join(part) + b"]"
-            part, size = [], 0
-        part.append(payload)
-        size += len(payload) + 1
-    if part:
-        yield b"[" + b",".join(part) + b"]"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,8 @@ CONNECT_TIMEOUT_S = 2.0
 
 # What a server says while it can't serve: a passing state, as a lost connection is.
 _PASSING_ERRORS = (ClusterDownError, OutOfMemoryError, ReadOnlyError)
-_PASSING_CODES = ("MISCONF", "NOREPLICAS")
+# Older servers put a script's own error behind words of theirs.
+_PASSING = re.compile(r"^(MISCONF|NOREPLICAS|BUSY)\b|-(MISCONF|NOREPLICAS|OOM|READONLY)\b")
 
 Value = bytes | str | int
 
@@ -97,8 +99,10 @@ class RedisLine:
             raise
         for reply in replies:
             if isinstance(reply, _PASSING_ERRORS) or (
-                isinstance(reply, ResponseError) and str(reply).startswith(_PASSING_CODES)
+                isinstance(reply, ResponseError) and _PASSING.search(str(reply))
             ):
+                # The name may lead to another server by now.
+                await connection.disconnect(nowait=True)
                 raise RedisDownError(f"Redis can't serve: {reply}")
         return replies
 

@@ -8,31 +8,35 @@ import secrets
 import signal
 import time
 from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from engine.contract import (
     Cancel,
     Command,
+    Cursor,
     DeadlineExceeded,
     EngineFault,
     Event,
     Failed,
     Finished,
-    FinishReason,
     GenerateRequest,
     Listen,
     NotFound,
     Overloaded,
     Release,
     ReparteeError,
+    Resume,
     Submit,
     Unavailable,
-    Usage,
     Warm,
     WorkerState,
     keys,
 )
 from engine.worker import metrics
+from engine.worker.adoption import Adopted, Adoption
+from engine.worker.drafts import Drafts
 from engine.worker.engine_thread import Engine, EngineThread
 from engine.worker.heartbeat import Heartbeat
 from engine.worker.inbox import Inbox
@@ -46,12 +50,6 @@ MAX_PREPARING = 1024
 
 # Two, so that one huge prompt doesn't hold up everybody else's.
 PREPARE_THREADS = 2
-
-# Drafts wait while requests are tokenised, one a conversation; older ones than this are
-# not worth it any more, and of more conversations than this the first are dropped.
-DRAFT_MAX_AGE_S = 10.0
-MAX_DRAFTS = 64
-DRAFT_POLL_S = 0.02
 
 # The engine ends what is past its deadline; past this as well, the worker does.
 DEADLINE_GRACE_S = 1.0
@@ -67,7 +65,8 @@ class Worker:
     Args:
         engine: Loaded and ready.
         redis_url: Where the spine is.
-        grace_s: How long running requests may go on after SIGTERM; 0 fails them at once.
+        grace_s: How long running requests may go on after SIGTERM, before they are handed
+            over to other workers; 0 hands them over at once.
         worker_id: Unique to this process's life; made up by default.
     """
 
@@ -86,8 +85,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._engine_died = False
         self._preparing: set[str] = set()
-        self._drafts: dict[str, Warm] = {}
-        self._drafts_task: asyncio.Task[None] | None = None
+        # By the monotonic clock: the wall's may be set meanwhile.
         self._deadlines: dict[str, float] = {}
         self._counters: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,10 +97,20 @@ class Worker:
             on_fault=self._on_fault,
             on_dead=self._on_engine_dead,
         )
+        self._drafts = Drafts(engine, self._thread, self._pool, lambda: bool(self._preparing))
         name = f"repartee-worker-{self.worker_id}"
-        self._lines = [RedisLine(redis_url, name) for _ in range(3)]
+        self._lines = [RedisLine(redis_url, name) for _ in range(4)]
         self._publisher = Publisher(
-            self._lines[0], on_lost=self._thread.cancel, on_full=self._thread.pause
+            self._lines[0],
+            self.worker_id,
+            on_lost=self._on_lost,
+            on_full=self._thread.pause,
+        )
+        self._adoption = Adoption(
+            self._lines[3],
+            self.worker_id,
+            is_known=self._publisher.is_known,
+            on_adopted=self._on_adopted,
         )
         self._inbox = Inbox(
             self._lines[1],
@@ -166,6 +174,7 @@ class Worker:
             asyncio.create_task(self._publisher.run(), name="publisher"),
             asyncio.create_task(self._inbox.run(), name="inbox"),
             asyncio.create_task(self._heartbeat.run(), name="heartbeat"),
+            asyncio.create_task(self._adoption.run(), name="adoption"),
         ]
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         done, _ = await asyncio.wait([*loops, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -177,6 +186,8 @@ class Worker:
         for task in [*loops, stopping, *self._tasks]:
             task.cancel()
         await asyncio.gather(*loops, stopping, *self._tasks, return_exceptions=True)
+        await self._adoption.close()
+        await self._drafts.close()
         self._thread.stop(THREAD_STOP_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
         for line in self._lines:
@@ -190,7 +201,7 @@ class Worker:
         self._stop.set()
 
     async def _drain(self) -> None:
-        """Take nothing new; let what runs end, fail what doesn't; leave the registry."""
+        """Take nothing new; let what runs end, hand over what doesn't; leave the registry."""
         self._draining = True
         logger.info("draining: %d responses live", self._publisher.num_live)
         started_at = time.monotonic()
@@ -198,45 +209,97 @@ class Worker:
             if time.monotonic() - started_at >= self._grace_s:
                 break
             await asyncio.sleep(0.05)
-        for request_id in self._publisher.live_ids():
-            self._publisher.fail(
-                request_id, Unavailable("The worker is shutting down.", retry_after_ms=1000)
-            )
-            self._thread.cancel(request_id)
+        self._thread.pause(True)
         try:
             async with asyncio.timeout(SETTLE_S):
                 await self._publisher.wait_settled()
+                await self._hand_over(self._publisher.live_ids())
             # The heartbeat's own line may be in use; the registry is left on another.
             await Heartbeat(
                 self._lines[0], self.worker_id, state=self.state, on_beat=lambda: None
-            ).remove()
+            ).leave()
         except (TimeoutError, RedisDownError) as error:
             logger.warning("leaving without a goodbye: %s", error or "Redis took too long")
+
+    async def _hand_over(self, request_ids: Iterable[str]) -> None:
+        """Let other workers go on with these.
+
+        Raises:
+            RedisDownError: Redis can't serve; they are taken over as a dead worker's are.
+        """
+        routes = [self._publisher.hand_over(request_id) for request_id in request_ids]
+        handed = [route for route in routes if route is not None]
+        if handed:
+            logger.info("handing over %d responses", len(handed))
+            self._counters["repartee_handed_over_total"] += len(handed)
+            await self._adoption.release(handed)
 
     def _on_command(self, command: Command) -> None:
         match command:
             case Submit(request):
                 self._submit(request)
+            case Resume(request_id):
+                self._adoption.start(request_id)
             case Cancel(request_id):
                 self._cancel(request_id)
-            case Listen(request_id, gateway_id):
-                self._publisher.listen(request_id, gateway_id)
+            case Listen(request_id, gateway_id, next_seq):
+                if self._publisher.is_known(request_id):
+                    self._publisher.listen(request_id, gateway_id, next_seq)
+                else:
+                    # It may have been given to this worker, and the word is on its way.
+                    self._adoption.start(request_id, gateway_id)
             case Warm():
-                self._warm(command)
+                self._counters["repartee_warm_commands_total"] += 1
+                if not self._draining:
+                    self._drafts.offer(command)
             case Release(conversation_id):
-                self._drafts.pop(conversation_id, None)
+                self._drafts.drop(conversation_id)
                 self._thread.release(conversation_id)
 
     def _submit(self, request: GenerateRequest) -> None:
-        request_id = request.request_id
-        loose = request.conversation_id is None
-        ttl_s = keys.LOOSE_LOG_TTL_S if loose else keys.LOG_TTL_S
-        if not self._publisher.open(request_id, request.epoch, request.reply_to, end_ttl_s=ttl_s):
+        if self._open(request, [request.reply_to], ()):
+            self._counters["repartee_submits_total"] += 1
+            self._begin(request)
+
+    def _on_adopted(self, adopted: Adopted) -> None:
+        """Go on with a response; its former worker, if any, is fenced."""
+        request = adopted.request
+        if not self._open(request, adopted.listeners, adopted.made):
             return
-        self._counters["repartee_submits_total"] += 1
-        self._drafts.pop(request.conversation_id or "", None)
+        self._counters["repartee_taken_over_total"] += 1
+        if adopted.is_cancelled:
+            self._finish_cancelled(request.request_id)
+        elif adopted.is_whole:
+            self._begin(request)
+        else:
+            lost = Unavailable("Part of the answer was lost.", code="answer_lost")
+            self._publisher.fail(request.request_id, lost)
+
+    def _open(
+        self,
+        request: GenerateRequest,
+        listeners: Sequence[str],
+        made: Sequence[tuple[Cursor, bytes]],
+    ) -> bool:
+        loose = request.conversation_id is None
+        return self._publisher.open(
+            request.request_id,
+            request.epoch,
+            listeners,
+            request=request,
+            made=made,
+            end_ttl_s=keys.LOOSE_LOG_TTL_S if loose else keys.LOG_TTL_S,
+        )
+
+    def _begin(self, request: GenerateRequest) -> None:
+        request_id = request.request_id
+        if self._draining:
+            self._spawn(self._pass_on(request_id), f"pass-on-{request_id}")
+            return
+        self._drafts.drop(request.conversation_id)
         try:
-            error = self._refusal(request)
+            left_s = request.deadline_at - time.time()
+            error = self._refusal(request, left_s)
         except TypeError as unreadable:
             # A value of the wrong type, from a gateway of another make.
             self._on_refused(request_id, unreadable)
@@ -244,24 +307,33 @@ class Worker:
         if error is not None:
             self._publisher.fail(request_id, error)
             return
-        self._deadlines[request_id] = request.deadline_at
+        self._deadlines[request_id] = time.monotonic() + left_s
         self._preparing.add(request_id)
-        task = asyncio.create_task(self._prepare(request), name=f"prepare-{request_id}")
+        self._spawn(self._prepare(request), f"prepare-{request_id}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _refusal(self, request: GenerateRequest) -> ReparteeError | None:
-        if self._draining:
-            return Unavailable("The worker is shutting down.", retry_after_ms=1000)
+    async def _pass_on(self, request_id: str) -> None:
+        """What comes while this worker stops is another's."""
+        try:
+            await self._hand_over([request_id])
+        except RedisDownError as error:
+            logger.warning("response %s is left to be taken over: %s", request_id, error)
+
+    def _refusal(self, request: GenerateRequest, left_s: float) -> ReparteeError | None:
         if request.model != self._engine.card.id:
             return NotFound(
                 f"model {request.model!r} is not served here, {self._engine.card.id!r} is.",
                 code="model_not_found",
                 param="model",
             )
-        if request.deadline_at <= time.time():
+        if left_s <= 0:
             return DeadlineExceeded("The request's deadline passed before it could start.")
-        if len(self._preparing) >= MAX_PREPARING:
+        # One that was begun elsewhere is not refused.
+        if len(self._preparing) >= MAX_PREPARING and request.epoch == 1:
             return Overloaded(
                 f"The worker's queue is full ({MAX_PREPARING} requests).", retry_after_ms=1000
             )
@@ -276,70 +348,32 @@ class Worker:
         except Exception as error:
             self._on_refused(request_id, error)
         else:
-            if self._publisher.is_live(request_id):
+            if self._publisher.has(request_id, request.epoch):
                 self._thread.add(request_id, prepared)
         finally:
             self._preparing.discard(request_id)
 
-    def _warm(self, warm: Warm) -> None:
-        """Take a draft in, in place of its conversation's last."""
-        self._counters["repartee_warm_commands_total"] += 1
-        if self._draining:
-            return
-        self._drafts.pop(warm.conversation_id, None)
-        self._drafts[warm.conversation_id] = warm
-        if len(self._drafts) > MAX_DRAFTS:
-            del self._drafts[next(iter(self._drafts))]
-        if self._drafts_task is None or self._drafts_task.done():
-            task = asyncio.create_task(self._prepare_drafts(), name="prepare-drafts")
-            self._drafts_task = task
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _prepare_drafts(self) -> None:
-        """Tokenise drafts one by one, while no request waits for that."""
-        while self._drafts:
-            if self._preparing:
-                await asyncio.sleep(DRAFT_POLL_S)
-                continue
-            warm = self._drafts.pop(next(iter(self._drafts)))
-            if time.time() - warm.created_at <= DRAFT_MAX_AGE_S:
-                await self._prepare_draft(warm)
-
-    async def _prepare_draft(self, warm: Warm) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            prepared = await loop.run_in_executor(self._pool, self._engine.prepare_warm_up, warm)
-        except ReparteeError as error:
-            logger.debug("draft of %s not taken: %s", warm.conversation_id, error)
-        except Exception:
-            logger.exception("draft of %s failed", warm.conversation_id)
-        else:
-            self._thread.warm_up(warm.conversation_id, prepared)
-
     def _cancel(self, request_id: str) -> None:
         self._counters["repartee_cancels_total"] += 1
-        if not self._publisher.is_live(request_id):
-            return
+        self._adoption.cancel(request_id)
         if request_id in self._preparing:
-            self._on_events(
-                [
-                    Finished(
-                        request_id,
-                        self._publisher.epoch(request_id),
-                        0,
-                        FinishReason.CANCELLED,
-                        Usage(0, 0),
-                    )
-                ]
-            )
-            return
+            self._finish_cancelled(request_id)
+        elif self._publisher.is_live(request_id):
+            self._thread.cancel(request_id)
+
+    def _finish_cancelled(self, request_id: str) -> None:
+        """End a response that the engine doesn't have."""
+        self._deadlines.pop(request_id, None)
+        self._publisher.cancel(request_id)
+
+    def _on_lost(self, request_id: str) -> None:
+        self._deadlines.pop(request_id, None)
         self._thread.cancel(request_id)
 
     def _on_bad_submit(
         self, request_id: str, epoch: int, gateway_id: str, error: ReparteeError
     ) -> None:
-        if self._publisher.open(request_id, epoch, gateway_id):
+        if self._publisher.open(request_id, epoch, [gateway_id]):
             self._publisher.fail(request_id, error)
 
     def _on_events(self, events: list[Event]) -> None:
@@ -371,7 +405,7 @@ class Worker:
 
     def _on_beat(self) -> None:
         self._publisher.forget_ended()
-        now = time.time()
+        now = time.monotonic()
         for request_id, deadline_at in list(self._deadlines.items()):
             if deadline_at + DEADLINE_GRACE_S <= now:
                 del self._deadlines[request_id]

@@ -7,7 +7,9 @@ The answer follows from the last message:
 * a message that contains a script file's `match`: that entry's `Script`.
 * anything else: words that depend on the conversation, the seed and nothing else.
 
-Chunks and stop strings go through the product's own `Chunker` and `StopStrings`.
+Chunks and stop strings go through the product's own `Chunker` and `StopStrings`. A token's
+id is a checksum of its text, so that an engine that goes on with another's answer sees
+whether the tokens it is given are those that it would have made.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import hashlib
 import json
 import re
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,6 +60,11 @@ _WORDS = (
 def tokenize(text: str) -> list[str]:
     """Pieces of at most six characters, a leading space included; joined, the text."""
     return _TOKEN.findall(text)
+
+
+def token_id(text: str) -> int:
+    """What stands for a token on the wire."""
+    return zlib.crc32(text.encode()) & 0xFFFF
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,11 @@ def read_scripts(path: Path) -> list[tuple[str, Script]]:
 
 @dataclass
 class FakeSequence:
-    """One request's progress."""
+    """One request's progress.
+
+    Attributes:
+        num_told: Tokens that a delta has named.
+    """
 
     request: GenerateRequest
     script: Script
@@ -116,6 +128,7 @@ class FakeSequence:
     stops: StopStrings
     seq: int = 0
     num_made: int = 0
+    num_told: int = 0
     due_at: float = 0.0
     froze: bool = False
     events: list[Event] = field(default_factory=list)
@@ -133,8 +146,10 @@ class FakeSequence:
                     self.next_seq(),
                     chunk.text,
                     chunk.num_tokens,
+                    tuple(map(token_id, self.tokens[self.num_told : self.num_made])),
                 )
             )
+            self.num_told = self.num_made
 
     def next_seq(self) -> int:
         self.seq += 1
@@ -226,9 +241,28 @@ class FakeEngine:
         """Queue it."""
         request = prepared.request
         self._waiting[request.request_id] = prepared
+        if self._go_on(prepared):
+            return prepared.take_events()
         return [
             Accepted(request.request_id, request.epoch, prepared.next_seq(), prepared.prompt_tokens)
         ]
+
+    def _go_on(self, sequence: FakeSequence) -> bool:
+        """Take over what another engine made; whether its Accepted is out."""
+        progress = sequence.request.progress
+        if progress is None:
+            return False
+        sequence.seq = progress.next_seq
+        made = sequence.tokens[: len(progress.tokens)]
+        assert tuple(map(token_id, made)) == progress.tokens
+        for token in made:
+            sequence.chunker.push(sequence.stops.push(token), 1, time.monotonic())
+        sequence.num_made = sequence.num_told = len(made)
+        sequence.chunker.skip(progress.num_chars, progress.num_tokens)
+        if sequence.stops.matched:
+            self._waiting.pop(sequence.request.request_id)
+            self._finish(sequence, FinishReason.STOP)
+        return progress.prompt_tokens is not None
 
     def cancel(self, request_id: str) -> list[Event]:
         """End it with what it has."""

@@ -376,7 +376,7 @@ async def test_nothing_is_left_without_a_lifetime(
     with redis_server.client() as outside:
         assert_all_expire(outside)
         kinds = {name.split(":")[1] for name in outside.keys("*")}
-        assert kinds <= {"log", "owner", "gw", "workers"}
+        assert kinds <= {"log", "gw", "workers", "worker", "owners", "probe"}
 
 
 def assert_all_expire(outside: redis_module.Redis) -> None:

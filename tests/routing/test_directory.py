@@ -31,7 +31,9 @@ class Registry:
         self.now = 50.0
         self.dead: list[str] = []
         self.client = client
-        self.directory = WorkerDirectory(client, on_dead=self.dead.append, clock=lambda: self.now)
+        self.directory = WorkerDirectory(
+            client, "g1", on_dead=self.dead.append, clock=lambda: self.now
+        )
 
     async def beat(self, beat: WorkerState) -> None:
         await self.client.set(keys.worker(beat.worker_id), orjson.dumps(beat.to_wire()), ex=60)

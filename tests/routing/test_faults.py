@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import time
 from typing import Any
@@ -15,7 +14,7 @@ import redis as redis_module
 from app import redis_client
 from app.routing import EngineClient
 from app.routing import inbox as gateway_inbox
-from engine.contract import Failed, Finished, Unavailable, keys
+from engine.contract import Finished, Unavailable, keys
 from engine.worker import inbox as worker_inbox
 from tests.fakes.engine import FakeEngine
 from tests.redis_server import RedisServer
@@ -35,11 +34,6 @@ TEXT = " ".join(str(number) for number in range(400))
 
 def script(**fields: Any) -> str:
     return "!json " + json.dumps(fields)
-
-
-def wires(events: list[Any]) -> list[Any]:
-    """Comparable: errors are equal only to themselves."""
-    return [event.to_wire() for event in events]
 
 
 async def read_some(stream: Any, num_events: int) -> list[Any]:
@@ -146,77 +140,6 @@ async def test_connections_are_killed_all_the_time(
         await until(lambda: client.ready() and client.workers()[0].num_running == 0)
 
 
-async def test_a_killed_worker_ends_its_answers_and_readiness_in_time(redis_url: str) -> None:
-    with worker_process(redis_url, "--rate", "50") as process:
-        async with (
-            running_client(redis_url, "g1") as first,
-            running_client(redis_url, "g2") as second,
-        ):
-            await until(lambda: first.ready() and second.ready())
-            stream = await first.submit(make_request(script(text=TEXT)))
-            untouched = await first.submit(make_request(script(text=TEXT)))
-            await untouched.close()
-            other = await second.attach(stream.request_id)
-            heads = [await read_some(stream, 5), await read_some(other, 5)]
-            killed_at = time.monotonic()
-            os.kill(process.pid, signal.SIGKILL)
-            answers = [
-                heads[0] + await collect(stream, 6),
-                heads[1] + await collect(other, 6),
-            ]
-            assert time.monotonic() - killed_at < 5
-            assert wires(answers[0]) == wires(answers[1])
-            final = answers[0][-1]
-            assert isinstance(final, Failed) and final.error.code == "worker_died"
-            assert final.error.retryable and final.epoch == 2
-            assert_whole(answers[0])
-            await until(lambda: not first.ready() and not second.ready(), 1)
-            with pytest.raises(Unavailable):
-                await first.submit(make_request())
-            # Nobody listened to this one; who comes now is told all the same.
-            late = await collect(await second.attach(untouched.request_id))
-            assert isinstance(late[-1], Failed) and late[-1].error.code == "worker_died"
-            again = await collect(await first.attach(stream.request_id))
-            assert wires(again) == wires(answers[0])
-
-
-async def test_a_worker_that_never_read_the_request(redis_url: str) -> None:
-    with worker_process(redis_url) as process:
-        async with running_client(redis_url) as client:
-            await until(client.ready)
-            os.kill(process.pid, signal.SIGKILL)
-            stream = await client.submit(make_request())
-            events = await collect(stream, 6)
-            assert len(events) == 1 and isinstance(events[0], Failed)
-            assert events[0].error.code == "worker_died"
-
-
-async def test_a_frozen_process_is_refused_when_it_wakes(
-    redis_url: str, redis_server: RedisServer
-) -> None:
-    with worker_process(redis_url, "--rate", "100") as process:
-        async with running_client(redis_url) as client:
-            await until(client.ready)
-            stream = await client.submit(make_request(script(text=TEXT)))
-            await read_some(stream, 5)
-            os.kill(process.pid, signal.SIGSTOP)
-            events = await collect(stream, 6)
-            assert isinstance(events[-1], Failed) and events[-1].error.code == "worker_died"
-            os.kill(process.pid, signal.SIGCONT)
-            await until(client.ready)
-            await until(
-                lambda: (
-                    client.workers()[0].metrics['repartee_worker_responses_total{outcome="lost"}']
-                    == 1
-                )
-            )
-            await until(lambda: client.workers()[0].num_running == 0)
-            with redis_server.client() as outside:
-                entries = outside.xrange(keys.log(stream.request_id))
-                assert entries[-1][0].startswith("2-")
-            assert isinstance((await collect(await client.submit(make_request())))[-1], Finished)
-
-
 async def test_a_stuck_engine_is_not_ready_and_gets_nothing(redis_url: str) -> None:
     content = script(text="a b c d", freeze_after=2, freeze_ms=5000)
     with worker_process(redis_url):
@@ -249,21 +172,6 @@ async def test_a_draining_worker_finishes_and_leaves(redis_url: str) -> None:
                 assert isinstance((await collect(stream))[-1], Finished)
             assert await asyncio.to_thread(process.wait, 5) == 0
             await until(lambda: not client.workers())
-
-
-async def test_what_outlives_the_grace_fails_with_a_hint_to_retry(redis_url: str) -> None:
-    with worker_process(redis_url, "--rate", "20", "--grace", "0.3") as process:
-        async with running_client(redis_url) as client:
-            await until(client.ready)
-            stream = await client.submit(make_request(script(text=TEXT)))
-            head = await read_some(stream, 3)
-            process.send_signal(signal.SIGTERM)
-            answer = head + await collect(stream, 5)
-            assert_whole(answer)
-            final = answer[-1]
-            assert isinstance(final, Failed) and isinstance(final.error, Unavailable)
-            assert final.error.retryable and final.error.retry_after_ms
-            assert await asyncio.to_thread(process.wait, 5) == 0
 
 
 async def test_clients_that_vanish_leave_nothing_behind(redis_url: str) -> None:

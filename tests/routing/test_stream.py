@@ -17,6 +17,7 @@ from engine.contract import (
     Failed,
     Finished,
     FinishReason,
+    TakenOver,
     Unavailable,
     Usage,
 )
@@ -35,7 +36,12 @@ def answer(num_deltas: int) -> list[Event]:
 def make_stream(after: Cursor = Cursor(0, 0)) -> tuple[ResponseStream, list[ResponseStream]]:  # noqa: B008
     closed: list[ResponseStream] = []
     stream = ResponseStream(
-        "r", after=after, worker_id="w", deadline_at=None, on_close=closed.append
+        "r",
+        after=after,
+        worker_id="w",
+        deadline_at=None,
+        on_close=closed.append,
+        on_moved=lambda stream: None,
     )
     return stream, closed
 
@@ -78,10 +84,32 @@ async def test_it_starts_after_its_cursor() -> None:
 async def test_an_older_lease_is_not_heard() -> None:
     stream, _ = make_stream()
     stream.take(Accepted("r", 1, 0, 3))
-    stream.take(Delta("r", 2, 1, "new", 1))
-    assert stream.take(Delta("r", 1, 2, "old", 1))
-    stream.take(Delta("r", 2, 2, "er", 1))
+    stream.take(TakenOver("r", 2, 1, "w2"))
+    stream.take(Delta("r", 2, 2, "new", 1))
+    assert stream.take(Delta("r", 1, 3, "old", 1))
+    stream.take(Delta("r", 2, 3, "er", 1))
     assert [event.epoch for event in stream.drain_pending()] == [1, 2, 2]
+    assert stream.worker_id == "w2"
+
+
+async def test_a_lease_that_begins_unseen_is_a_gap() -> None:
+    stream, _ = make_stream()
+    stream.take(Accepted("r", 1, 0, 3))
+    assert not stream.take(Delta("r", 2, 1, "of the next lease", 1)) and stream.has_gap
+    assert stream.drain_pending() == [Accepted("r", 1, 0, 3)]
+
+
+async def test_a_lease_from_before_what_was_shown_starts_over() -> None:
+    stream, _ = make_stream()
+    shown = [Accepted("r", 1, 0, 3), Delta("r", 1, 1, "one ", 1), Delta("r", 1, 2, "two ", 1)]
+    for event in shown:
+        assert stream.take(event)
+    assert not stream.take(TakenOver("r", 2, 2, "w2")) and stream.is_ahead
+    stream.start_over()
+    kept = [shown[0], shown[1], TakenOver("r", 2, 2, "w2"), Delta("r", 2, 3, "two three ", 2)]
+    for event in kept:
+        assert stream.take(event)
+    assert stream.drain_pending() == [*shown, Delta("r", 2, 3, "three ", 2)]
 
 
 async def test_pending_deltas_merge_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:

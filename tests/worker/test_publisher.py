@@ -21,6 +21,7 @@ from engine.contract import (
     Usage,
     keys,
 )
+from engine.worker import batch as batch_module
 from engine.worker import publisher as publisher_module
 from engine.worker.publisher import Publisher
 from engine.worker.redis_client import RedisDownError, RedisLine
@@ -63,7 +64,9 @@ class Harness:
         self.line = Flaky(server.url)
         self.lost: list[str] = []
         self.full: list[bool] = []
-        self.publisher = Publisher(self.line, on_lost=self.lost.append, on_full=self.full.append)
+        self.publisher = Publisher(
+            self.line, "w1", on_lost=self.lost.append, on_full=self.full.append
+        )
         self.outside: redis_module.Redis = server.client()
 
     def log(self, request_id: str) -> list[tuple[str, dict[str, Any]]]:
@@ -90,10 +93,10 @@ async def harness(redis_url: str, redis_server: RedisServer) -> AsyncIterator[Ha
     harness.outside.close()
 
 
-async def test_one_pipeline_takes_all_that_gathered(harness: Harness) -> None:
+async def test_two_pipelines_take_all_that_gathered(harness: Harness) -> None:
     events = {f"r{n}": answer(f"r{n}", 5) for n in range(10)}
     for request_id in events:
-        assert harness.publisher.open(request_id, 1, "g1")
+        assert harness.publisher.open(request_id, 1, ["g1"])
     for step in zip(*events.values(), strict=True):
         harness.publisher.offer(list(step))
     await harness.settled()
@@ -103,14 +106,14 @@ async def test_one_pipeline_takes_all_that_gathered(harness: Harness) -> None:
         assert keys.LOOSE_LOG_TTL_S < harness.outside.ttl(keys.log(request_id)) <= keys.LOG_TTL_S
     assert len(harness.heard("g1")) == 70 and harness.outside.xlen(keys.gateway("g1")) == 1
     assert harness.outside.ttl(keys.gateway("g1")) > 0
-    assert harness.line.num_writes == 1
+    assert harness.line.num_writes == 2
 
 
 async def test_counters_add_up(harness: Harness) -> None:
     for number in range(3):
-        harness.publisher.open(f"r{number}", 1, "g1")
+        harness.publisher.open(f"r{number}", 1, ["g1"])
         harness.publisher.offer(answer(f"r{number}", 4))
-    harness.publisher.open("r9", 1, "g1")
+    harness.publisher.open("r9", 1, ["g1"])
     harness.publisher.fail("r9", EngineFault("broken"))
     await harness.settled()
     counters = harness.publisher.counters
@@ -126,7 +129,7 @@ async def test_counters_add_up(harness: Harness) -> None:
 @pytest.mark.parametrize("fate", ["before", "half", "after"])
 async def test_a_lost_write_is_made_good_once(harness: Harness, fate: str) -> None:
     expected = answer("r1", 30)
-    harness.publisher.open("r1", 1, "g1")
+    harness.publisher.open("r1", 1, ["g1"])
     for start in range(0, len(expected), 4):
         harness.line.plan = [fate]
         harness.publisher.offer(expected[start : start + 4])
@@ -142,7 +145,7 @@ async def test_a_lost_write_is_made_good_once(harness: Harness, fate: str) -> No
 
 async def test_a_log_that_vanished_is_written_again(harness: Harness) -> None:
     expected = answer("r1", 10)
-    harness.publisher.open("r1", 1, "g1")
+    harness.publisher.open("r1", 1, ["g1"])
     harness.publisher.offer(expected[:6])
     await harness.settled()
     harness.outside.flushall()
@@ -159,7 +162,7 @@ async def test_a_log_that_vanished_is_written_again(harness: Harness) -> None:
 
 async def test_who_lost_the_log_stops_and_writes_nothing_more(harness: Harness) -> None:
     expected = answer("r1", 10)
-    harness.publisher.open("r1", 1, "g1")
+    harness.publisher.open("r1", 1, ["g1"])
     harness.publisher.offer(expected[:4])
     await harness.settled()
     failed = Failed("r1", 2, 4, EngineFault("taken"))
@@ -168,7 +171,7 @@ async def test_who_lost_the_log_stops_and_writes_nothing_more(harness: Harness) 
     await until(lambda: harness.lost == ["r1"])
     assert not harness.publisher.is_live("r1")
     harness.publisher.offer(expected[6:])
-    harness.publisher.open("r2", 1, "g1")
+    harness.publisher.open("r2", 1, ["g1"])
     harness.publisher.offer(answer("r2", 2))
     await harness.settled()
     assert [entry_id for entry_id, _ in harness.log("r1")][-1] == "2-4"
@@ -178,7 +181,7 @@ async def test_who_lost_the_log_stops_and_writes_nothing_more(harness: Harness) 
 
 async def test_a_late_listener_is_shown_where_it_stands(harness: Harness) -> None:
     expected = answer("r1", 10)
-    harness.publisher.open("r1", 1, "g1")
+    harness.publisher.open("r1", 1, ["g1"])
     harness.publisher.listen("r1", "g2")
     harness.publisher.offer(expected[:4])
     await harness.settled()
@@ -195,7 +198,7 @@ async def test_a_late_listener_is_shown_where_it_stands(harness: Harness) -> Non
 
 
 async def test_after_its_end_nothing_more_is_said(harness: Harness) -> None:
-    harness.publisher.open("r1", 1, "g1")
+    harness.publisher.open("r1", 1, ["g1"])
     harness.publisher.offer(answer("r1", 2))
     harness.publisher.offer([Delta("r1", 1, 4, "late", 1)])
     harness.publisher.fail("r1", EngineFault("late"))
@@ -203,14 +206,14 @@ async def test_after_its_end_nothing_more_is_said(harness: Harness) -> None:
     await harness.settled()
     assert len(harness.log("r1")) == 4
     assert harness.log("never") == []
-    assert not harness.publisher.open("r1", 1, "g1")
+    assert not harness.publisher.open("r1", 1, ["g1"])
 
 
 async def test_an_event_that_cannot_be_written_fails_its_response_alone(
     harness: Harness,
 ) -> None:
     for request_id in ("r1", "r2"):
-        harness.publisher.open(request_id, 1, "g1")
+        harness.publisher.open(request_id, 1, ["g1"])
     harness.publisher.offer(
         [
             Accepted("r1", 1, 0, 3),
@@ -229,11 +232,11 @@ async def test_ended_responses_are_let_go(
 ) -> None:
     monkeypatch.setattr(publisher_module, "RETAIN_S", 0.0)
     for number in range(100):
-        harness.publisher.open(f"r{number}", 1, "g1")
+        harness.publisher.open(f"r{number}", 1, ["g1"])
         harness.publisher.offer(answer(f"r{number}", 2))
     await harness.settled()
     harness.publisher.forget_ended()
-    assert harness.publisher.open("r0", 1, "g1")
+    assert harness.publisher.open("r0", 1, ["g1"])
 
 
 async def test_too_much_unwritten_holds_the_engine(
@@ -241,7 +244,7 @@ async def test_too_much_unwritten_holds_the_engine(
 ) -> None:
     monkeypatch.setattr(publisher_module, "MAX_UNSENT_BYTES", 500)
     harness.line.plan = ["before"] * 3
-    harness.publisher.open("r1", 1, "g1")
+    harness.publisher.open("r1", 1, ["g1"])
     harness.publisher.offer(answer("r1", 30))
     assert harness.full == [True]
     await harness.settled()
@@ -251,10 +254,10 @@ async def test_too_much_unwritten_holds_the_engine(
 async def test_a_gateways_entries_are_bounded(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher_module, "MAX_ENTRY_BYTES", 1000)
+    monkeypatch.setattr(batch_module, "MAX_ENTRY_BYTES", 1000)
     monkeypatch.setattr(publisher_module, "MAX_BATCH_EVENTS", 40)
     expected = answer("r1", 200)
-    harness.publisher.open("r1", 1, "g1")
+    harness.publisher.open("r1", 1, ["g1"])
     harness.publisher.offer(expected)
     await harness.settled()
     assert harness.heard("g1") == [event.to_wire() for event in expected]
@@ -265,7 +268,7 @@ async def test_a_gateways_entries_are_bounded(
 async def test_a_log_that_nobody_takes_up_again_lives_shortly_after_its_end(
     harness: Harness,
 ) -> None:
-    assert harness.publisher.open("r1", 1, "g1", end_ttl_s=keys.LOOSE_LOG_TTL_S)
+    assert harness.publisher.open("r1", 1, ["g1"], end_ttl_s=keys.LOOSE_LOG_TTL_S)
     *most, last = answer("r1", 5)
     harness.publisher.offer(most)
     await harness.settled()
