@@ -6,6 +6,8 @@ event needs: the settings, the model's card, whose it is.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,7 @@ from app.protocol.realtime.items import NewItem, item_object
 from app.protocol.realtime.response import item_reason
 from app.protocol.realtime.settings import SessionSettings
 from app.routing import EngineClient
-from app.sessions import ActiveResponse, Item, Session, SessionStore
+from app.sessions import ActiveResponse, AddedItem, Item, Session, SessionStore
 from engine.contract import InvalidRequest, Message, ModelCard, NotFound
 
 
@@ -26,17 +28,26 @@ class Conversation:
         session_id: Its id.
         settings: As they stand.
         card: The session's model.
-        items: What it held when it was opened.
-        active: The response that ran in it when it was opened.
+        items: What it held when it was last read whole.
+        active: The response that ran in it then.
+        title: Its title then.
+        version: The version that was read.
+        origin: By what listeners know the changes made here.
     """
 
     def __init__(self, store: SessionStore, session: Session, card: ModelCard) -> None:
         self._store = store
         self.session_id = session.session_id
-        self.settings = SessionSettings.from_dict(session.settings)
         self.card = card
+        self.origin = new_id("tab_")
+        self._show(session)
+
+    def _show(self, session: Session) -> None:
+        self.settings = SessionSettings.from_dict(session.settings)
         self.items: tuple[Item, ...] = session.items
         self.active: ActiveResponse | None = session.active
+        self.title: str | None = session.title
+        self.version: int = session.version
 
     @classmethod
     async def open(
@@ -46,6 +57,7 @@ class Conversation:
         principal: Principal,
         session_id: str | None,
         model: str | None,
+        listen: Callable[[str], Awaitable[None]],
     ) -> Conversation:
         """A new conversation, or one that exists.
 
@@ -55,6 +67,8 @@ class Conversation:
             principal: Whose it is; of another tenant's there is no trace.
             session_id: None for a new one.
             model: Of a new one; that of one that exists is fixed.
+            listen: Called with the id before the conversation is read, so that no later
+                change is missed.
 
         Raises:
             NotFound: no such session or model.
@@ -65,8 +79,13 @@ class Conversation:
             offered = principal.session
             card = engine.card(model or (offered["model"] if offered else None))
             settings = {**(offered or SessionSettings(card.id).to_dict()), "model": card.id}
-            session = await store.create(new_id("sess_"), settings, tenant=principal.tenant)
+            new = new_id("sess_")
+            # Nobody else knows of it yet.
+            _, session = await asyncio.gather(
+                listen(new), store.create(new, settings, tenant=principal.tenant)
+            )
             return cls(store, session, card)
+        await listen(session_id)
         session = await store.load(session_id, tenant=principal.tenant)
         own = SessionSettings.from_dict(session.settings).model
         if model not in (None, own):
@@ -77,12 +96,11 @@ class Conversation:
 
     def opened_items(self) -> list[dict[str, Any]]:
         """What it held when it was opened, as the wire shows items."""
-        return [_object(item) for item in self.items]
+        return [shown_item(item) for item in self.items]
 
     async def reload(self) -> None:
-        """Look again at items and running response."""
-        session = await self._store.load(self.session_id)
-        self.items, self.active = session.items, session.active
+        """Read all of it again."""
+        self._show(await self._store.load(self.session_id))
 
     async def forget_response(self, response_id: str) -> None:
         """A running response whose log is gone cannot go on; free the conversation."""
@@ -91,26 +109,26 @@ class Conversation:
 
     async def update(self, settings: SessionSettings) -> None:
         """Replace the settings."""
-        await self._store.update_settings(self.session_id, settings.to_dict())
+        await self._store.update_settings(self.session_id, settings.to_dict(), origin=self.origin)
         self.settings = settings
 
     async def add(
         self, new: NewItem, previous_item_id: str | None, event_id: str | None
-    ) -> tuple[dict[str, Any], str | None]:
+    ) -> tuple[dict[str, Any], AddedItem]:
         """Put an item in; a repeated send finds the item it made before.
 
         Returns:
-            The item as the wire shows it, and the id of the one before it.
+            The item as the wire shows it, and its place.
         """
         item = Item(new.item_id or new_id("item_"), new.role, new.text)
         added = await self._store.add_item(
-            self.session_id, item, after=previous_item_id, event_id=event_id
+            self.session_id, item, after=previous_item_id, event_id=event_id, origin=self.origin
         )
-        return _object(replace(item, item_id=added.item_id)), added.previous_item_id
+        return shown_item(replace(item, item_id=added.item_id)), added
 
     async def item(self, item_id: str) -> dict[str, Any]:
         """One item as the wire shows it."""
-        return _object(await self._store.get_item(self.session_id, item_id))
+        return shown_item(await self._store.get_item(self.session_id, item_id))
 
     async def message(self, item_id: str, param: str) -> Message:
         """One item as a turn; `param` names who refers to it."""
@@ -127,11 +145,23 @@ class Conversation:
 
     async def delete(self, item_id: str) -> None:
         """Take an item out."""
-        await self._store.delete_item(self.session_id, item_id)
+        await self._store.delete_item(self.session_id, item_id, origin=self.origin)
 
     async def truncate(self, item_id: str, text_end: int) -> None:
         """Keep the first characters of an assistant's item."""
-        await self._store.truncate(self.session_id, item_id, text_end)
+        await self._store.truncate(self.session_id, item_id, text_end, origin=self.origin)
+
+    async def truncate_after(self, item_id: str | None) -> list[str]:
+        """Take out all that comes after an item; None takes out everything.
+
+        Returns:
+            The ids of what was taken out.
+
+        Raises:
+            NotFound: no such item.
+            Conflict: a response runs.
+        """
+        return await self._store.truncate_after(self.session_id, item_id, origin=self.origin)
 
     async def begin(
         self,
@@ -139,8 +169,16 @@ class Conversation:
         deadline_at: float,
         event_id: str | None,
         answers: str | None,
+        asked: Mapping[str, Any],
     ) -> str | None:
         """Take the conversation for a response, if it holds the item that is to be answered.
+
+        Args:
+            response_id: Which.
+            deadline_at: Unix seconds.
+            event_id: The client's id of the request.
+            answers: The item that is to be answered; None asks for none.
+            asked: What every socket shows of the response.
 
         Returns:
             The item that the answer follows.
@@ -157,6 +195,8 @@ class Conversation:
             deadline_at=deadline_at,
             event_id=event_id,
             answers=answers,
+            asked=asked,
+            origin=self.origin,
         )
 
     async def finish(
@@ -174,5 +214,6 @@ class Conversation:
         return None if active is None else active.response_id
 
 
-def _object(item: Item) -> dict[str, Any]:
+def shown_item(item: Item) -> dict[str, Any]:
+    """An item as the wire shows it."""
     return item_object(item.item_id, item.role, item.text, item.status, item_reason(item.reason))

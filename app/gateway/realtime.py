@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.datastructures import QueryParams
 from starlette.websockets import WebSocket
@@ -22,6 +24,7 @@ from app.protocol.ids import MAX_ID_CHARS, new_id
 from app.protocol.json_codec import encode
 from app.protocol.realtime.wire import RealtimeWire
 from app.sessions import SessionStore
+from app.sessions.feed import ChangeFeed, Subscription
 from engine.contract import Cursor, InvalidRequest, ReparteeError
 from engine.contract.logs import log_context
 
@@ -30,6 +33,8 @@ logger = logging.getLogger(__name__)
 SUBPROTOCOL = "realtime"
 DRAIN_CODE = 1012
 DRAIN_REASON = "gateway is restarting; reconnect"
+# Between two renewals of what is open: well within the life of a session without items.
+KEEP_S = 1200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,33 @@ class RealtimeRoute:
         self._sessions = sessions
         self._config = config
         self._metrics = metrics
+        self._feed = ChangeFeed(config.redis_url, sessions)
+        self._keeper: asyncio.Task[None] | None = None
         self.sockets: set[RealtimeSocket] = set()
+
+    async def start(self) -> None:
+        """Begin to hear of changes, and to keep what is open."""
+        await self._feed.start()
+        self._keeper = asyncio.create_task(self._keep_forever(), name="session-keeper")
+
+    async def stop(self) -> None:
+        """Hear no more; the sockets are closed."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._feed.close()
+
+    async def _keep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_S)
+            try:
+                await self.keep_sessions()
+            except ReparteeError as error:
+                logger.warning("open sessions are not kept yet: %s", error)
+
+    async def keep_sessions(self) -> None:
+        """Let the sessions of all open sockets live on, however quiet these are."""
+        await self._sessions.keep(list({socket.session_id for socket in self.sockets}))
 
     async def __call__(self, websocket: WebSocket) -> None:
         """Serve one socket to its end."""
@@ -125,17 +156,30 @@ class RealtimeRoute:
         self, websocket: WebSocket, writer: SocketWriter, principal: Principal
     ) -> None:
         wanted = OpenRequest.of(websocket.query_params)
-        conversation = await Conversation.open(
-            self._sessions, self._responses.engine, principal, wanted.session_id, wanted.model
-        )
-        wire = RealtimeWire(conversation.session_id, conversation.settings, conversation.card)
-        socket = RealtimeSocket(
-            websocket, writer, wire, conversation, self._responses, principal, self._config
-        )
+        subscription = Subscription()
+        try:
+            conversation = await Conversation.open(
+                self._sessions,
+                self._responses.engine,
+                principal,
+                wanted.session_id,
+                wanted.model,
+                partial(self._feed.follow, subscription),
+            )
+            wire = RealtimeWire(conversation.session_id, conversation.settings, conversation.card)
+            socket = RealtimeSocket(
+                *(websocket, writer, wire, conversation, self._responses),
+                *(principal, self._config, subscription),
+            )
+            await self._run(socket, wanted.after)
+        finally:
+            await self._feed.leave(subscription)
+
+    async def _run(self, socket: RealtimeSocket, after: Cursor | None) -> None:
         self.sockets.add(socket)
         try:
-            with log_context(session_id=conversation.session_id):
-                await socket.run(wanted.after)
+            with log_context(session_id=socket.session_id):
+                await socket.run(after)
         finally:
             self.sockets.discard(socket)
 

@@ -20,6 +20,7 @@ from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
 from app.gateway.resume import running_answer
 from app.gateway.running import RunningResponse
+from app.gateway.tab_sync import TabSync, response_view
 from app.gateway.throttle import Throttle
 from app.gateway.writer import SocketWriter
 from app.protocol.ids import new_id
@@ -32,11 +33,13 @@ from app.protocol.realtime.commands import (
     InputDraft,
     Ping,
     RetrieveItem,
+    TruncateConversation,
     TruncateItem,
     UpdateSession,
 )
 from app.protocol.realtime.response import ResponseView
 from app.protocol.realtime.wire import RealtimeWire, Received
+from app.sessions.feed import Subscription
 from engine.contract import (
     Conflict,
     Cursor,
@@ -51,8 +54,8 @@ API = "realtime"
 # Client events read and not carried out yet; a full inbox stops the reading.
 INBOX_EVENTS = 256
 BINARY_CODE = 1003
-# How long a response.create waits for the response that was cancelled just before it.
-CANCEL_WAIT_S = 10.0
+# How long a response.create waits for the end of the response before it.
+END_WAIT_S = 10.0
 MAX_OUT_OF_BAND = 16
 # How long events of a socket that has closed may take.
 LAST_EVENTS_S = 5.0
@@ -69,6 +72,7 @@ class RealtimeSocket:
         responses: The way to the engine.
         principal: Whose socket it is.
         config: Limits.
+        subscription: Changes of the session, made here or elsewhere.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class RealtimeSocket:
         responses: Responses,
         principal: Principal,
         config: GatewayConfig,
+        subscription: Subscription,
     ) -> None:
         self._websocket = websocket
         self._writer = writer
@@ -92,6 +97,16 @@ class RealtimeSocket:
         self._running: dict[str, RunningResponse] = {}
         self._drafts = Drafts(conversation, responses, principal)
         self._goodbye: tuple[int, str] | None = None
+        self._tabs = TabSync(
+            *(subscription, conversation, wire, writer, responses),
+            start=self._start,
+            running=self._running.get,
+        )
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self._conversation.session_id
 
     async def run(self, after: Cursor | None) -> None:
         """Greet, take up a response that runs, and serve until the socket ends.
@@ -110,6 +125,7 @@ class RealtimeSocket:
             worker.cancel()
             with suppress(asyncio.CancelledError):
                 await worker
+            self._tabs.close()
             self._detach()
             self._responses.spawn(self._drafts.close())
 
@@ -126,19 +142,14 @@ class RealtimeSocket:
     async def _greet(self, after: Cursor | None) -> None:
         conversation = self._conversation
         resumed = await running_answer(conversation, self._responses)
-        self._writer.send_all(self._wire.opened(conversation.opened_items()))
-        if resumed is None or conversation.active is None:
-            return
-        answer, events = resumed
-        view = ResponseView(
-            self._wire,
-            answer.request_id,
-            in_conversation=True,
-            previous_item_id=conversation.active.previous_item_id,
-            max_output_tokens=conversation.settings.max_output_tokens,
-        )
-        running = self._start(RunningResponse(view, answer, conversation, self._writer))
-        running.take_back(events, after)
+        self._wire.settings = conversation.settings
+        self._writer.send_all(self._wire.opened(conversation.opened_items(), conversation.title))
+        if resumed is not None and conversation.active is not None:
+            answer, events = resumed
+            view = response_view(self._wire, conversation.active)
+            running = self._start(RunningResponse(view, answer, conversation, self._writer))
+            running.take_back(events, after)
+        self._tabs.open()
 
     async def _read(self) -> None:
         while True:
@@ -187,6 +198,9 @@ class RealtimeSocket:
                 self._send("conversation.item.deleted", item_id=item_id)
             case TruncateItem():
                 await self._truncate_item(command)
+            case TruncateConversation(item_id):
+                deleted_ids = await self._conversation.truncate_after(item_id)
+                self._writer.send(self._wire.conversation_truncated(item_id, deleted_ids))
             case UpdateSession(settings):
                 await self._conversation.update(settings)
                 self._wire.settings = settings
@@ -202,20 +216,13 @@ class RealtimeSocket:
         self._writer.send(self._wire.event(kind, fields))
 
     async def _create_item(self, command: CreateItem, event_id: str | None) -> None:
-        item, previous_item_id = await self._conversation.add(
-            command.item, command.previous_item_id, event_id
-        )
-        kinds = ("conversation.item.added", "conversation.item.done")
-        self._writer.send_all([self._wire.item(kind, item, previous_item_id) for kind in kinds])
+        item, added = await self._conversation.add(command.item, command.previous_item_id, event_id)
+        self._writer.send_all(self._wire.created_item(item, added.previous_item_id, added.title))
 
     async def _truncate_item(self, command: TruncateItem) -> None:
         await self._conversation.truncate(command.item_id, command.text_end)
-        self._send(
-            "conversation.item.truncated",
-            item_id=command.item_id,
-            content_index=0,
-            audio_end_ms=command.audio_end_ms,
-            **{"repartee.text_end": command.text_end},
+        self._writer.send(
+            self._wire.truncated(command.item_id, command.text_end, command.audio_end_ms)
         )
 
     async def _create_response(self, command: CreateResponse, event_id: str | None) -> None:
@@ -224,10 +231,16 @@ class RealtimeSocket:
             await self._start_out_of_band(command)
             return
         self._drafts.drop()
-        await self._wait_for_cancelled()
+        before = self._active()
+        if before is not None and before.is_cancelling:
+            await _end_of(before)
         response_id = new_id("resp_")
         previous_item_id = await self._conversation.begin(
-            response_id, self._responses.next_deadline(), event_id, command.answers
+            response_id,
+            self._responses.next_deadline(),
+            event_id,
+            command.answers,
+            {"max_output_tokens": command.sampling.max_tokens, "metadata": command.metadata},
         )
         try:
             messages = await prompt_of(command, self._conversation)
@@ -235,6 +248,9 @@ class RealtimeSocket:
         except BaseException:
             await asyncio.shield(self._responses.spawn(self._give_back(response_id)))
             raise
+        if before is not None:
+            # It has ended for the store; its end goes out before the next one's beginning.
+            await _end_of(before)
         self._follow(answer, command, self._conversation, previous_item_id)
 
     async def _give_back(self, response_id: str) -> None:
@@ -254,24 +270,6 @@ class RealtimeSocket:
         messages = await prompt_of(command, self._conversation)
         answer = await self._submit(new_id("resp_"), command, messages, None)
         self._follow(answer, command, None, None)
-
-    async def _wait_for_cancelled(self) -> None:
-        """Let a response that is being cancelled end first.
-
-        Raises:
-            Conflict: one runs that nobody cancelled.
-        """
-        active = self._active()
-        if active is None:
-            return
-        if active.is_cancelling:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(active.ended.wait(), CANCEL_WAIT_S)
-        if not active.ended.is_set():
-            raise Conflict(
-                f"The conversation already has an active response: {active.response_id}. "
-                "Wait for its response.done, or cancel it."
-            )
 
     def _active(self) -> RunningResponse | None:
         return next((r for r in self._running.values() if r.conversation is not None), None)
@@ -313,6 +311,7 @@ class RealtimeSocket:
 
     def _start(self, running: RunningResponse) -> RunningResponse:
         self._running[running.response_id] = running
+        self._tabs.note(running.response_id)
         task = self._responses.spawn(running.follow())
         task.add_done_callback(lambda _: self._forget(running))
         return running
@@ -351,3 +350,9 @@ class RealtimeSocket:
             await self._responses.engine.cancel(response_id)
         except ReparteeError as error:
             logger.warning("response %s could not be cancelled: %s", response_id, error)
+
+
+async def _end_of(running: RunningResponse) -> None:
+    """Let a response end that is about to."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(running.ended.wait(), END_WAIT_S)

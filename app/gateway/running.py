@@ -14,7 +14,7 @@ from app.gateway.responses import Answer
 from app.gateway.writer import SocketWriter
 from app.protocol.realtime.response import ResponseView, item_status
 from app.sessions import end_reason
-from engine.contract import Accepted, Cursor, Delta, Event, Failed, Finished, ReparteeError
+from engine.contract import Cursor, Delta, Event, Failed, Finished, ReparteeError
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class RunningResponse:
         self.ended = asyncio.Event()
         self._writer: SocketWriter | None = writer
         self._texts: list[str] = []
+        self._last = Cursor(0, 0)
 
     @property
     def response_id(self) -> str:
@@ -67,6 +68,7 @@ class RunningResponse:
         deltas = [event for event in events if isinstance(event, Delta)]
         self._texts = [delta.text for delta in deltas]
         last = Cursor(events[-1].epoch, events[-1].seq) if events else Cursor(0, 0)
+        self._last = last
         places = [Cursor(event.epoch, event.seq) for event in events]
         writer = self._writer
         if writer is None:
@@ -79,13 +81,18 @@ class RunningResponse:
         if missed:
             writer.send_text(self.view, missed, last)
 
+    def show_again(self) -> None:
+        """Show a client that was told to forget everything what there is of it."""
+        if self._writer is not None:
+            self._writer.send(self.view.resumed("".join(self._texts), self._last))
+
     async def follow(self) -> None:
         """Pass every event on; returns after the terminal one."""
         try:
             async for event in self.answer:
                 if isinstance(event, Delta):
                     self._pass_text(event)
-                elif not isinstance(event, Accepted):
+                elif isinstance(event, Finished | Failed):
                     await self._finish(event)
         finally:
             self.ended.set()
@@ -94,10 +101,10 @@ class RunningResponse:
         if not event.text:
             return
         self._texts.append(event.text)
+        cursor = self._last = Cursor(event.epoch, event.seq)
         writer = self._writer
         if writer is None:
             return
-        cursor = Cursor(event.epoch, event.seq)
         if self.view.is_open:
             writer.send_text(self.view, event.text, cursor)
         else:

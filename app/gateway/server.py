@@ -121,6 +121,7 @@ class Gateway:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         await self._engine.start()
+        await self.realtime.start()
         work = [asyncio.create_task(file.watch()) for file in self.config.watched_files]
         work.append(asyncio.create_task(self._limiter.renew_forever()))
         try:
@@ -130,6 +131,7 @@ class Gateway:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
             await self.responses.close()
+            await self.realtime.stop()
             await self._grants.close()
             await self._limiter.close()
             await self._engine.close()

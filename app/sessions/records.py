@@ -77,12 +77,14 @@ class AddedItem:
         previous_item_id: The item before it; None for the first.
         version: The conversation's, afterwards.
         created: False for a send that was repeated.
+        title: The title that the conversation got with it; None if it has one, or none.
     """
 
     item_id: str
     previous_item_id: str | None
     version: int
     created: bool
+    title: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,9 +191,12 @@ class SessionStore:
             origin=origin,
         )
         outcome, version, previous, item_id, *more = reply
-        if more and more[0] == 1:
-            await self.index.note(more[1], session_id)
-        return AddedItem(item_id, previous or None, int(version), outcome == "ok")
+        if outcome != "ok":
+            return AddedItem(item_id, previous or None, int(version), created=False)
+        num_items, tenant, title = more
+        if num_items == 1:
+            await self.index.note(tenant, session_id)
+        return AddedItem(item_id, previous or None, int(version), True, title or None)
 
     async def get_item(self, session_id: str, item_id: str) -> Item:
         """One item.
@@ -400,6 +403,19 @@ class SessionStore:
             await self._log.forget(made)
         await self.index.drop(tenant, [session_id])
         return reply[1] or None
+
+    async def versions(self, session_ids: Sequence[str]) -> dict[str, int]:
+        """Versions of those that there are.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for session_id in session_ids:
+                pipe.hget(keys.of(session_id)[0], "version")
+            replies = await pipe.execute()
+        found = zip(session_ids, replies, strict=True)
+        return {session_id: int(version) for session_id, version in found if version is not None}
 
     async def keep(self, session_ids: Sequence[str]) -> None:
         """Renew the lifetime of conversations that are open somewhere."""

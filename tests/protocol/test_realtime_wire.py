@@ -354,7 +354,7 @@ def test_settings_survive_the_store() -> None:
 
 def test_the_greeting_shows_the_whole_session() -> None:
     wire = make_wire(SessionSettings(CARD.id, "be brief", 5, {"seed": 1}))
-    (frame,) = wire.opened([])
+    (frame,) = wire.opened([], None)
     event = orjson.loads(frame)
     assert event["type"] == "session.created"
     assert event["session"]["id"] == "sess_1"
@@ -371,7 +371,7 @@ def test_the_greeting_shows_the_whole_session() -> None:
 def test_res_04_a_long_conversation_comes_in_bounded_frames() -> None:
     items = [{"id": f"item_{i}", "text": "x" * 60_000} for i in range(9)]
     items.insert(3, {"id": "big", "text": "x" * (ITEMS_FRAME_BYTES + 1)})
-    events = [orjson.loads(frame) for frame in make_wire().opened(items)]
+    events = [orjson.loads(frame) for frame in make_wire().opened(items, None)]
     assert [event["type"] for event in events] == ["session.created"] + ["repartee.items"] * 3
     assert [item for event in events for item in event["repartee.items"]] == items
     assert [event["repartee.items_remaining"] for event in events] == [7, 6, 2, 0]

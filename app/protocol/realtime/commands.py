@@ -1,7 +1,8 @@
 """Client events as typed commands.
 
 Understood are session.update, conversation.item.create, .retrieve, .delete and
-.truncate, response.create, response.cancel and the private repartee.input_draft and repartee.ping.
+.truncate, response.create, response.cancel and the private
+repartee.conversation.truncate, repartee.input_draft and repartee.ping.
 
 An item of text has no audio to cut, so `conversation.item.truncate` takes the private
 field `repartee.text_end`: how many characters (code points) stay. `audio_end_ms` may be
@@ -72,6 +73,13 @@ class TruncateItem:
 
 
 @dataclass(frozen=True, slots=True)
+class TruncateConversation:
+    """Take out all items after this one; None takes out everything."""
+
+    item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class CreateResponse:
     """Generate an answer.
 
@@ -119,6 +127,7 @@ Command = (
     | RetrieveItem
     | DeleteItem
     | TruncateItem
+    | TruncateConversation
     | CreateResponse
     | CancelResponse
     | InputDraft
@@ -189,6 +198,14 @@ def _read_item_truncate(fields: Fields, settings: SessionSettings, card: ModelCa
         text_end=text_end,
         audio_end_ms=fields.integer("audio_end_ms", 0, _AUDIO_MS_LIMIT) or 0,
     )
+
+
+def _read_truncate(
+    fields: Fields, settings: SessionSettings, card: ModelCard
+) -> TruncateConversation:
+    fields.only(("type", "event_id", "item_id"))
+    item_id = fields.required_string("item_id", MAX_ID_CHARS)
+    return TruncateConversation(None if item_id == "root" else item_id)
 
 
 def _read_response_create(
@@ -296,6 +313,7 @@ _READERS: dict[str, Callable[[Fields, SessionSettings, ModelCard], Command]] = {
     "conversation.item.truncate": _read_item_truncate,
     "response.create": _read_response_create,
     "response.cancel": _read_response_cancel,
+    "repartee.conversation.truncate": _read_truncate,
     "repartee.input_draft": _read_input_draft,
     "repartee.ping": _read_ping,
 }

@@ -7,7 +7,7 @@ against, the ids of client events already applied, and the source of event ids.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,21 +103,30 @@ class RealtimeWire:
             "session.updated", {"session": session_object(self.session_id, self.settings)}
         )
 
-    def opened(self, items: list[dict[str, Any]]) -> list[bytes]:
+    def opened(self, items: list[dict[str, Any]], title: str | None) -> list[bytes]:
         """The greeting: `session.created`, which carries a reopened conversation's items.
 
         The private field `repartee.items` holds as many as fit ITEMS_FRAME_BYTES; the
         others follow in `repartee.items` events. `repartee.items_remaining` counts what
         is still to come.
         """
+        return self._whole("session.created", items, title)
+
+    def resynced(self, items: list[dict[str, Any]], title: str | None) -> list[bytes]:
+        """The same under the name `repartee.resynced`: changes made elsewhere were missed,
+        and this is all that holds now."""
+        return self._whole("repartee.resynced", items, title)
+
+    def _whole(self, kind: str, items: list[dict[str, Any]], title: str | None) -> list[bytes]:
         session = session_object(self.session_id, self.settings)
         pages = _pages(items)
         remaining = len(items) - len(pages[0])
         frames = [
             self.event(
-                "session.created",
+                kind,
                 {
                     "session": session,
+                    "repartee.title": title,
                     "repartee.items": pages[0],
                     "repartee.items_remaining": remaining,
                 },
@@ -133,9 +142,43 @@ class RealtimeWire:
             )
         return frames
 
+    def truncated(self, item_id: str, text_end: int, audio_end_ms: int = 0) -> bytes:
+        """`conversation.item.truncated`."""
+        fields = {
+            "item_id": item_id,
+            "content_index": 0,
+            "audio_end_ms": audio_end_ms,
+            "repartee.text_end": text_end,
+        }
+        return self.event("conversation.item.truncated", fields)
+
+    def conversation_truncated(self, item_id: str | None, deleted_ids: Sequence[str]) -> bytes:
+        """`repartee.conversation.truncated`: nothing is left after this item."""
+        fields = {"item_id": item_id or "root", "deleted_item_ids": list(deleted_ids)}
+        return self.event("repartee.conversation.truncated", fields)
+
     def item(self, kind: str, item: dict[str, Any], previous_item_id: str | None) -> bytes:
         """`conversation.item.added` or `conversation.item.done`."""
         return self.event(kind, {"previous_item_id": previous_item_id, "item": item})
+
+    def created_item(
+        self, item: dict[str, Any], previous_item_id: str | None, title: str | None
+    ) -> list[bytes]:
+        """Both events of an item that a client made.
+
+        Args:
+            item: The item.
+            previous_item_id: The one before it.
+            title: The title that the conversation got with it; the private field
+                `repartee.title` of the first event.
+        """
+        added: dict[str, Any] = {"previous_item_id": previous_item_id, "item": item}
+        if title is not None:
+            added["repartee.title"] = title
+        return [
+            self.event("conversation.item.added", added),
+            self.item("conversation.item.done", item, previous_item_id),
+        ]
 
 
 def _pages(items: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
