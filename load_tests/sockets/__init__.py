@@ -1,0 +1,1 @@
+"""Thousands of sockets against one gateway, and against plain servers for comparison."""
