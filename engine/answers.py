@@ -61,13 +61,26 @@ class Answers:
         # No live request has an earlier deadline.
         self._next_deadline = float("inf")
 
-    def begin(self, seq: Sequence) -> Event:
-        """A request was taken."""
+    def begin(self, seq: Sequence) -> list[Event]:
+        """A request was taken; that is told once, whoever goes on with it."""
         request = seq.request
         self.sequences[request.request_id] = seq
-        self._next_deadline = min(self._next_deadline, request.deadline_at)
+        # The wall's clock may be set while the answer is made.
+        seq.expires_at = seq.arrived_at + request.deadline_at - self._wall_clock()
+        self._next_deadline = min(self._next_deadline, seq.expires_at)
         self._totals.requests += 1
-        return Accepted(request.request_id, request.epoch, _take_seq(seq), seq.num_prompt_tokens)
+        if request.progress is not None and request.progress.prompt_tokens is not None:
+            return []
+        place = (request.request_id, request.epoch, _take_seq(seq))
+        return [Accepted(*place, prompt_tokens=seq.num_prompt_tokens)]
+
+    def end_if_made(self, seq: Sequence, now: float) -> list[Event]:
+        """The events of its end, if another engine had made all of its tokens."""
+        if seq.stream.stopped:
+            return self.finish(seq, FinishReason.STOP, now)
+        if seq.num_remaining <= 0:
+            return self.finish(seq, FinishReason.LENGTH, now)
+        return []
 
     def extend(self, item: Work, sampled: list[int], now: float) -> list[Event]:
         """Take a sequence's new tokens; returns the events of its end, if it ends."""
@@ -111,16 +124,15 @@ class Answers:
 
     def expire(self, now: float) -> list[Event]:
         """Fail what is past its deadline, waiting or running."""
-        wall = self._wall_clock()
         events: list[Event] = []
-        if wall < self._next_deadline:
+        if now < self._next_deadline:
             return events
         for seq in list(self.sequences.values()):
-            if wall >= seq.request.deadline_at:
+            if now >= seq.expires_at:
                 error = DeadlineExceeded("The request's deadline passed before its answer ended.")
                 events += self.fail(seq, error, now)
         self._next_deadline = min(
-            (seq.request.deadline_at for seq in self.sequences.values()), default=float("inf")
+            (seq.expires_at for seq in self.sequences.values()), default=float("inf")
         )
         return events
 
@@ -157,10 +169,13 @@ class Answers:
 
 
 def _deltas(seq: Sequence, chunks: list[Chunk]) -> list[Event]:
-    return [
-        Delta(seq.request_id, seq.request.epoch, _take_seq(seq), chunk.text, chunk.num_tokens)
-        for chunk in chunks
-    ]
+    events: list[Event] = []
+    for chunk in chunks:
+        place = (seq.request_id, seq.request.epoch, _take_seq(seq))
+        tokens = tuple(seq.tokens[seq.num_told :])
+        seq.num_told = len(seq.tokens)
+        events.append(Delta(*place, chunk.text, chunk.num_tokens, tokens))
+    return events
 
 
 def _take_seq(seq: Sequence) -> int:

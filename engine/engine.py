@@ -108,13 +108,14 @@ class Engine:
         return self._preparer.prepare_warm_up(warm)
 
     def add(self, prepared: Prepared) -> list[Event]:
-        """Queue a prepared request.
+        """Queue a prepared request; one that another engine began goes on from there.
 
         Raises:
             Unavailable: while draining.
             Overloaded: where its tier's queue is full, or the predicted wait is too
                 long; it says how long.
             Conflict: for the id of a request that still lives.
+            EngineFault: for another engine's answer whose text this one can't go on with.
         """
         request = prepared.request
         if self.draining:
@@ -128,10 +129,11 @@ class Engine:
         self._gate.check(seq)
         if request.conversation_id is not None:
             self.scheduler.warm_ups.end(request.conversation_id)
-        accepted = self._answers.begin(seq)
+        events = self._answers.begin(seq)
         self.scheduler.add(seq)
+        events += self._answers.end_if_made(seq, self._clock())
         self._check()
-        return [accepted]
+        return events
 
     def warm_up(self, prepared: PreparedWarmUp) -> None:
         """Compute a prompt's beginning when there's time; see `engine.warm_ups`."""

@@ -38,7 +38,7 @@ class Gate:
         self._wall_clock = wall_clock
 
     def check(self, seq: Sequence) -> None:
-        """Foresee a new sequence's wait.
+        """Foresee a new sequence's wait. One that another engine began is never refused.
 
         Raises:
             Overloaded: where its tier's queue is full, or the wait too long; it says
@@ -46,6 +46,8 @@ class Gate:
         """
         tier = seq.request.tier
         wait_s = self._scheduler.foresee_wait_s(seq)
+        if seq.request.epoch > 1:
+            return
         retry_after_ms = max(math.ceil(wait_s * 1000), RETRY_AFTER_MS)
         num_waiting = sum(other.request.tier is tier for other in self._scheduler.waiting)
         if num_waiting >= self._config.max_waiting:

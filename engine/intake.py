@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from engine.config import EngineConfig
-from engine.contract import GenerateRequest, SamplingParams, Tier, Warm
+from engine.contract import EngineFault, GenerateRequest, Progress, SamplingParams, Tier, Warm
 from engine.preparer import Prepared, PreparedWarmUp
 from engine.sequence import Sequence
 from engine.text_stream import TextStream
+
+logger = logging.getLogger(__name__)
 
 
 class Vocabulary(Protocol):
@@ -50,18 +53,31 @@ class Intake:
         self._num_made = 0
 
     def request(self, prepared: Prepared) -> Sequence:
-        """The sequence of a request."""
+        """The sequence of a request.
+
+        One that another engine began goes on as a suspended one does: its tokens are
+        computed again, or found in the prefix cache, and its text goes on after what
+        was sent.
+
+        Raises:
+            EngineFault: this engine's text of the tokens is another than what was sent.
+        """
         sampling = prepared.request.sampling
+        progress = prepared.request.progress
+        made = progress.tokens if progress is not None else ()
         num_prompt_tokens = len(prepared.tokens)
         limit = self._max_sequence_tokens
         if sampling.max_tokens is not None:
             limit = min(limit, num_prompt_tokens + sampling.max_tokens)
         stop_ids = frozenset(sampling.stop_token_ids)
         now = self._clock()
+        stream = TextStream(self._token_bytes, sampling.stop, self._flush_s)
+        if progress is not None:
+            _replay(stream, progress, now)
         return Sequence(
             id=self._next_id(),
             request=prepared.request,
-            tokens=list(prepared.tokens),
+            tokens=[*prepared.tokens, *made],
             num_prompt_tokens=num_prompt_tokens,
             max_tokens=limit,
             seed=prepared.seed,
@@ -69,9 +85,11 @@ class Intake:
             masked_ids=tuple(sorted(stop_ids | self._eos_ids)),
             block_names=list(prepared.block_names),
             root_name=prepared.root_name,
-            stream=TextStream(self._token_bytes, sampling.stop, self._flush_s),
+            stream=stream,
             arrived_at=now,
             enqueued_at=now,
+            next_seq=progress.next_seq if progress is not None else 0,
+            num_told=num_prompt_tokens + len(made),
         )
 
     def warm_up(self, prepared: PreparedWarmUp) -> Sequence:
@@ -96,6 +114,19 @@ class Intake:
     def _next_id(self) -> int:
         self._num_made += 1
         return self._num_made
+
+
+def _replay(stream: TextStream, progress: Progress, now: float) -> None:
+    """Bring a fresh stream to where another engine's was."""
+    for token in progress.tokens:
+        stream.push(token, now)
+        if stream.stopped:
+            break
+    try:
+        stream.skip(progress.num_chars, progress.num_tokens)
+    except ValueError as error:
+        logger.error("another engine's answer can't go on here: %s", error)
+        raise EngineFault("The engine failed on this request.") from error
 
 
 def _warm_request(warm: Warm) -> GenerateRequest:

@@ -28,7 +28,7 @@ class Prepared:
     Attributes:
         request: What was asked for.
         tokens: The prompt; not empty.
-        block_names: Names of the prompt's full blocks.
+        block_names: Names of the full blocks of the prompt and of what was made already.
         root_name: Parent of the first block.
         seed: The request's, or one drawn for it.
     """
@@ -100,7 +100,8 @@ class Preparer:
         root = root_name(self._card.id, request.tenant)
         names: list[bytes] = []
         if self._config.prefix_cache:
-            extend_names(names, root, tokens, self._config.block_size)
+            made = request.progress.tokens if request.progress is not None else ()
+            extend_names(names, root, [*tokens, *made], self._config.block_size)
         seed = request.sampling.seed
         return Prepared(
             request=request,

@@ -70,6 +70,8 @@ class Sequence:
         num_evictions: How often of these for want of blocks for answers to grow.
         cached_tokens: Prompt tokens found in the prefix cache at first admission.
         next_seq: seq of its next event.
+        num_told: How many of `tokens` the prompt and the deltas so far have named.
+        expires_at: When it is no longer wanted, seconds on the engine's clock.
         drafting: Its guesses, where speculation is on.
     """
 
@@ -100,6 +102,8 @@ class Sequence:
     num_evictions: int = 0
     cached_tokens: int | None = None
     next_seq: int = 0
+    num_told: int = 0
+    expires_at: float = float("inf")
     drafting: Drafting | None = None
 
     @property

@@ -59,6 +59,14 @@ class TextStream:
             self._carried = 0
             self._release(self._stops.push(text), now)
 
+    def skip(self, num_chars: int, num_tokens: int) -> None:
+        """Leave out what was sent before: so many characters, and tokens, from the front.
+
+        Raises:
+            ValueError: the text is another than what was sent.
+        """
+        self._chunker.skip(num_chars, num_tokens)
+
     def take(self, now: float) -> list[Chunk]:
         """Chunks that are due."""
         return self._chunker.take(now)

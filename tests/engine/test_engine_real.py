@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from engine.contract import (
     Message,
     SamplingParams,
     Tier,
+    progress_of,
 )
 from engine.engine import Engine
 from engine.loading import LoadedModel, load_model
@@ -314,3 +316,49 @@ def test_spd_01_guessing_changes_nothing(loaded: LoadedModel, sampling: dict[str
     assert [end.usage for end in ends[0]] == [end.usage for end in ends[1]]
     assert [end.reason for end in ends[0]] == [end.reason for end in ends[1]]
     assert asker.engine.scheduler.speculation.num_accepted > 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling"),
+    [
+        ("List ten weather emoji", {"temperature": 0.0}),
+        ("用一句话介绍北京。", {"temperature": 0.9, "seed": 5, "frequency_penalty": 0.5}),
+        ("Tell me a story.", {"temperature": 0.8, "seed": 42, "stop": (" the ",)}),
+    ],
+)
+def test_another_engine_goes_on_with_the_same_words(
+    loaded: LoadedModel, prompt: str, sampling: dict[str, Any]
+) -> None:
+    engine = make_engine(loaded)
+    request = GenerateRequest(
+        request_id="r",
+        model=engine.card.id,
+        messages=(Message("user", prompt),),
+        sampling=SamplingParams(max_tokens=24, **sampling),
+        tier=Tier.STANDARD,
+        tenant="t",
+        conversation_id=None,
+        reply_to="g",
+        created_at=time.time(),
+        deadline_at=time.time() + 600,
+    )
+    whole = engine.add(engine.prepare(request))
+    while engine.has_work():
+        whole += engine.step()
+    for cut in (1, len(whole) // 2, len(whole) - 1):
+        other = make_engine(loaded)
+        progress = progress_of(whole[:cut])
+        events = other.add(other.prepare(replace(request, epoch=2, progress=progress)))
+        while other.has_work():
+            events += other.step()
+        texts = [
+            "".join(event.text for event in answer if isinstance(event, Delta))
+            for answer in (whole, [*whole[:cut], *events])
+        ]
+        assert texts[0] == texts[1]
+        end, expected = events[-1], whole[-1]
+        assert isinstance(end, Finished) and isinstance(expected, Finished)
+        assert (end.reason, end.usage.completion_tokens) == (
+            expected.reason,
+            expected.usage.completion_tokens,
+        )
