@@ -12,6 +12,7 @@ from kernels.norm_swiglu import norm_swiglu
 from kernels.pack import pack
 from kernels.paged_attention import paged_attention
 from kernels.rms_norm import rms_norm
+from kernels.rope_attention import rope_attention
 from kernels.rope_kv_write import rope_kv_write, rope_table
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "pack",
     "paged_attention",
     "rms_norm",
+    "rope_attention",
     "rope_kv_write",
     "rope_table",
 ]

@@ -118,11 +118,11 @@ class CausalLM:
         x = kernels.embedding(token_ids, self._embedding)
         for layer, cache in zip(self._layers, caches, strict=True):
             qkv = kernels.norm_linear(x, layer.attention_norm, eps, layer.qkv, layer.qkv_bias)
-            q = kernels.rope_kv_write(
-                qkv, positions, self._rope, cache, slots, layer.q_norm, layer.k_norm, eps
-            )
-            attended = kernels.paged_attention(q, cache, batch, config.attention_scale)
-            kernels.linear_add(attended.flatten(1), layer.o, x, layer.o_bias)
+            attended = kernels.rope_attention(
+                qkv, positions, self._rope, cache, slots, batch, config.attention_scale,
+                layer.q_norm, layer.k_norm, eps,
+            )  # fmt: skip
+            kernels.linear_add(attended, layer.o, x, layer.o_bias)
             gated = kernels.norm_swiglu(x, layer.mlp_norm, eps, layer.gate_up)
             kernels.linear_add(gated, layer.down, x)
         return kernels.norm_linear(x[logits_rows], self._final_norm, eps, self._head).float()

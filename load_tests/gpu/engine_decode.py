@@ -12,17 +12,18 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from engine.config import EngineConfig
 from engine.contract import Delta, Finished, GenerateRequest, Message, SamplingParams, Tier
 from engine.contract.registry import ModelCard
 from engine.cuda_runner import CudaRunner
 from engine.engine import Engine
 from engine.model.llama import CausalLM
+from engine.worker.build_cuda import gpu_config
 from load_tests.gpu.shapes import KINDS, SHAPES, RandomCheckpoint
 from load_tests.gpu.timing import machine
 
@@ -65,11 +66,8 @@ class Bench:
         self.load_s = time.perf_counter() - started
         self.weight_gb = model.weight_bytes / 1e9
         num_blocks = max(max_batch * (1024 // BLOCK), 8192 // BLOCK) + 64
-        engine_config = EngineConfig(
-            num_blocks=num_blocks, block_size=BLOCK, max_running=max_batch,
-            max_step_tokens=8192, target_step_ms=500.0, prefill_step_ms=2000.0,
-            mixed_step_ms=500.0, standard_max_wait_ms=1e9,
-        )  # fmt: skip
+        # As a worker sets it, but that nobody is told to come again later.
+        engine_config = replace(gpu_config(num_blocks, max_batch), standard_max_wait_ms=1e9)
         card = ModelCard(shape, 0, config.context_window, config.vocab_size, 1, kind)
         runner = CudaRunner(model, engine_config, "cuda", max_decode_steps=num_steps)
         # Compilation within a step would teach the scheduler that steps are slow.

@@ -5,15 +5,26 @@ set -u
 out=${1:?usage: suite.sh OUT}
 export PYTHONUNBUFFERED=1
 mkdir -p "$out"
-REPARTEE_TEST_DEVICE=cuda timeout 80 python3 -m pytest -c /dev/null --rootdir=. \
-    --confcutdir=tests/kernels/triton -p no:cacheprovider -q -n 15 tests/kernels/triton \
-    > "$out/tests.log" 2>&1
-grep -v Warn "$out/tests.log" | tail -4 | cut -c1-200
-bench() {
-    timeout "$1" python3 -m load_tests.gpu.engine_decode "${@:2}" --out "$out/$2-$3.json" \
-        2>&1 | tail -12
+part() {
+    timeout "$1" "${@:3}" > "$out/$2.log" 2>&1
+    echo "== $2: exit $?"
+    grep -v Warn "$out/$2.log" | tail -14 | cut -c1-200
 }
-timeout 50 python3 -m load_tests.gpu.precompile llama3-8b int4 2>&1 | tail -1
-bench 55 llama3-8b int4 --batches 1,8,32,128 --prompts 128,512,4096 --repeats 1
-bench 35 llama3-8b bf16 --batches 1,128 --prompts 128,512 --repeats 1
-bench 25 smollm2-135m bf16 --batches 1,128 --prompts 128 --repeats 1
+compile() {
+    timeout 80 python3 -m load_tests.gpu.precompile "$@" 2>&1 | tail -1
+}
+# Compilation takes the cores that the tests leave.
+compile llama3-8b int4 &
+compile llama3-8b bf16 &
+compile smollm2-135m bf16 &
+REPARTEE_TEST_DEVICE=cuda part 110 tests python3 -m pytest -c /dev/null --rootdir=. \
+    --confcutdir=tests/kernels/triton -p no:cacheprovider -q -n 14 tests/kernels/triton
+wait
+bench() {
+    part "$1" "$2-$3" python3 -m load_tests.gpu.engine_decode "${@:2}" --out "$out/$2-$3.json"
+}
+bench 75 llama3-8b int4 --batches 1,8,32,128 --prompts 128,512,4096
+bench 60 llama3-8b bf16 --batches 1,128 --prompts 128,512,4096
+bench 40 smollm2-135m bf16 --batches 1,128 --prompts 128,512
+part 45 profile-int4 python3 -m load_tests.gpu.step_profile llama3-8b int4 \
+    --batches 1,8,32 --pieces 128 --out "$out/profile-int4.json"

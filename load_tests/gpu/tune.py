@@ -37,7 +37,7 @@ class Case:
     """One matrix at one row count.
 
     Attributes:
-        op: The table of settings: int4_gemv or int4_wgmma.
+        op: The table of settings: int4_gemv, int4_wgmma or row_gemv.
         rows: Outputs.
         columns: Inputs.
         group: Columns that share a scale.
@@ -57,6 +57,9 @@ class Case:
     added: bool = False
 
     def weight(self) -> CudaWeight:
+        if self.op == "row_gemv":
+            data = torch.randn(self.rows, self.columns, dtype=torch.bfloat16, device="cuda")
+            return CudaWeight("bf16", self.rows, self.columns, data / self.columns**0.5)
         plane = 64 if self.group >= 64 else 32
         tiles = -(-self.columns // (4 * plane))
         row_tiles = -(-self.rows // 64) * 4
@@ -73,12 +76,15 @@ class Case:
         key = _shape(weight, self.gated)
         if self.op == "int4_gemv":
             return key
+        if self.op == "row_gemv":
+            return f"bf16,{key}"
         return f"{key},{max(8, 1 << (self.num_tokens - 1).bit_length())}"
 
     def call(self, weight: CudaWeight, x: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
         residual = None
         if self.added:
-            residual = torch.zeros(self.num_tokens, self.rows, dtype=torch.bfloat16, device="cuda")
+            # Made once: filling it each time would be a kernel of its own.
+            residual = _residual(self.num_tokens, self.rows)
         return linear(
             x, norm if self.normed else None, 1e-5, weight, residual=residual, gated=self.gated
         )
@@ -86,6 +92,7 @@ class Case:
 
 @cache
 def _residual(rows: int, columns: int) -> torch.Tensor:
+    """What the products are added to; grows from call to call, which costs no time."""
     return torch.zeros(rows, columns, dtype=torch.bfloat16, device="cuda")
 
 
@@ -101,6 +108,13 @@ def gemv_candidates(case: Case, quick: bool) -> Iterator[Settings]:
         if (depth == 1 and registers == 168) or (case.gated and depth > 2):
             continue
         yield _settings(warps=warps, depth=depth, programs=programs, registers=registers)
+
+
+def row_candidates(case: Case, quick: bool) -> Iterator[Settings]:
+    """Settings of the M = 1 kernel on bf16."""
+    for rows, warps in itertools.product((1, 2, 4), (2, 4, 8, 16)):
+        if 256 <= rows * case.columns // warps <= 16384:
+            yield _settings(rows=rows, warps=warps)
 
 
 def wgmma_candidates(case: Case, quick: bool) -> Iterator[Settings]:
@@ -130,6 +144,7 @@ def _settings(**values: Any) -> Settings:
 CANDIDATES: dict[str, Callable[[Case, bool], Iterator[Settings]]] = {
     "int4_gemv": gemv_candidates,
     "int4_wgmma": wgmma_candidates,
+    "row_gemv": row_candidates,
 }
 
 
@@ -162,8 +177,11 @@ def reference(case: Case, weight: CudaWeight, x: torch.Tensor, norm: torch.Tenso
     if case.normed:
         x = x.float() * torch.rsqrt(x.float().square().mean(1, keepdim=True) + 1e-5)
         x = (x * norm.float()).bfloat16()
-    out = torch.empty(case.num_tokens, case.rows, dtype=torch.float32, device="cuda")
-    _int4_dot(x, weight, None, None, out)
+    if case.op == "row_gemv":
+        out = x.float() @ weight.data.float().T
+    else:
+        out = torch.empty(case.num_tokens, case.rows, dtype=torch.float32, device="cuda")
+        _int4_dot(x, weight, None, None, out)
     if case.gated:
         gated = torch.empty(case.num_tokens, case.rows // 2, dtype=torch.float32, device="cuda")
         swiglu(out, gated)
@@ -222,8 +240,10 @@ def cases(quick: bool) -> list[Case]:
         (28672, 4096, True, True, False), (4096, 14336, False, False, True),
     ):  # fmt: skip
         found.append(Case("int4_gemv", rows, columns, 128, 1, gated, normed, added))
+        found.append(Case("row_gemv", rows, columns, 0, 1, gated, normed, added))
         for num_tokens in (8, 32) if quick else (8, 16, 32, 64):
             found.append(Case("int4_wgmma", rows, columns, 128, num_tokens, gated, False, added))
+    found.append(Case("row_gemv", 128256, 4096, 0, 1, False, True))
     return found
 
 
