@@ -379,6 +379,15 @@ OPTIONS: tuple[Option, ...] = (
         (SERVE, GATEWAY),
     ),
     Option(
+        "max-connections",
+        _integer(0, 10_000_000),
+        0,
+        "number",
+        "Connections that a gateway holds at once; further ones get 503.",
+        "as many as the limit of open files allows",
+        (SERVE, GATEWAY),
+    ),
+    Option(
         "allowed-origins",
         _origins,
         (),

@@ -47,6 +47,7 @@ class GatewaySettings:
         token_audience: Must be among a token's audiences.
         token_issuer: Must be a token's issuer; empty does not ask.
         limits_file: What callers may ask for; None takes the defaults.
+        max_connections: At once; 0 for as many as the limit of open files allows.
         allowed_origins: Web origins besides the gateway's own.
         log_level: debug, info, warning or error.
         log_format: text or json.
@@ -61,6 +62,7 @@ class GatewaySettings:
     token_audience: str
     token_issuer: str
     limits_file: Path | None
+    max_connections: int
     allowed_origins: tuple[str, ...]
     log_level: str
     log_format: str
@@ -289,6 +291,7 @@ class _Values:
             token_audience=self.text("token-audience"),
             token_issuer=self.text("token-issuer"),
             limits_file=self.file("limits-file"),
+            max_connections=self.integer("max-connections"),
             allowed_origins=self.texts("allowed-origins"),
             log_level=self.text("log-level"),
             log_format=self.text("log-format"),
@@ -329,6 +332,7 @@ def gateway_environment(settings: GatewaySettings, environ: Mapping[str, str]) -
         "REPARTEE_TOKEN_AUDIENCE": settings.token_audience,
         "REPARTEE_TOKEN_ISSUER": settings.token_issuer,
         "REPARTEE_LIMITS_FILE": str(settings.limits_file or ""),
+        "REPARTEE_MAX_CONNECTIONS": str(settings.max_connections),
         "REPARTEE_ALLOWED_ORIGINS": ",".join(settings.allowed_origins),
         "REPARTEE_LOG_LEVEL": settings.log_level,
         "REPARTEE_LOG_FORMAT": settings.log_format,

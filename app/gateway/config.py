@@ -52,6 +52,7 @@ class GatewayConfig:
         limits_file: The same as it stands in a file; goes before `limits`.
         allowed_origins: Web pages that may call besides the gateway's own.
         web_dir: The page's files.
+        max_connections: At once; 0 for as many as the limit of open files allows.
         max_body_bytes: Longest HTTP request body.
         max_frame_bytes: Longest WebSocket message from a client.
         max_pending_bytes: Unsent bytes a socket may have waiting before it is cut.
@@ -80,6 +81,7 @@ class GatewayConfig:
     limits_file: WatchedFile[LimitPolicy] | None = None
     allowed_origins: tuple[str, ...] = ()
     web_dir: Path = WEB_DIR
+    max_connections: int = 0
     max_body_bytes: int = 2 * 1024 * 1024
     max_frame_bytes: int = 1024 * 1024
     max_pending_bytes: int = 256 * 1024
@@ -125,6 +127,7 @@ class GatewayConfig:
             token_issuer=settings.token_issuer,
             limits_file=_watched(settings.limits_file, read_limits, "--limits-file"),
             allowed_origins=settings.allowed_origins,
+            max_connections=settings.max_connections,
             grace_s=settings.grace_s,
         )
 

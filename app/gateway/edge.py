@@ -19,9 +19,10 @@ from app.gateway.edge_answer import CLIENT_LEFT, EdgeAnswer
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.origins import OriginPolicy
 from app.gateway.targets import tickets_of, to_origin_form
+from app.gateway.transport import CONNECTION, HttpConnection, SocketConnection
 from app.limits import Limiter, RateLimited
 from app.limits.limiter import standing
-from app.protocol.errors import UnknownRoute
+from app.protocol.errors import RequestHeadTooLarge, UnknownRoute
 from engine.contract import InvalidRequest, PermissionDenied, ReparteeError
 from engine.contract.logs import log_context
 
@@ -31,6 +32,7 @@ PRINCIPAL = "repartee.principal"
 # Everything else (the page's files, /livez, /readyz) is open to all.
 PROTECTED_PREFIXES = ("/v1", "/metrics")
 SOCKET_PATHS = ("/v1/realtime",)
+MAX_HEAD_BYTES = 64 * 1024
 # Where each POST is a request that the caller's limits count.
 LIMITED_PATHS = frozenset(
     {
@@ -99,6 +101,7 @@ class Edge:
     async def _serve(
         self, scope: Scope, receive: Receive, headers: Headers, answer: EdgeAnswer
     ) -> None:
+        _check_head(scope)
         self._check_page(scope, headers)
         if _is_preflight(scope, headers):
             await answer.preflight(headers)
@@ -165,11 +168,26 @@ class Edge:
             tickets_of(scope["query_string"]) if is_socket else (),
         )
         principal = await self._authenticator.authenticate(credential)
+        connection: HttpConnection | SocketConnection = scope["state"][CONNECTION]
+        if connection.place is not None:
+            connection.place.prove()
         if principal.is_ephemeral and not is_socket:
             raise PermissionDenied(
                 "Client secrets and tickets open sockets only.", code="ephemeral_credential"
             )
         return principal
+
+
+def _check_head(scope: Scope) -> None:
+    """The parser's own bound holds only for a head that arrives in pieces.
+
+    Raises:
+        RequestHeadTooLarge: target and headers are longer than MAX_HEAD_BYTES.
+    """
+    num_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+    num_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
+    if num_bytes > MAX_HEAD_BYTES:
+        raise RequestHeadTooLarge(f"The request's head is longer than {MAX_HEAD_BYTES} bytes.")
 
 
 def _is_protected(path: str) -> bool:

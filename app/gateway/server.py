@@ -8,6 +8,8 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,6 +29,7 @@ from app.auth import (
 from app.gateway.chat import ChatRoute
 from app.gateway.config import GatewayConfig
 from app.gateway.edge import Edge
+from app.gateway.gate import Gate
 from app.gateway.grants import GrantRoutes
 from app.gateway.health import HealthRoutes
 from app.gateway.metrics import GatewayMetrics
@@ -67,6 +70,7 @@ class Gateway:
         limiter: Limiter,
     ) -> None:
         self.config = config
+        self.gate = Gate(config.max_connections, minds_strangers=config.needs_key)
         self.metrics = GatewayMetrics(engine.workers)
         self.responses = Responses(engine, self.metrics, limiter, config.answer_timeout_s)
         self._engine = engine
@@ -176,7 +180,7 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 gateway.app,
-                http=HttpConnection,
+                http=cast("type[HttpConnection]", partial(HttpConnection, gate=gateway.gate)),
                 ws=SocketConnection,
                 lifespan="on",
                 log_config=None,

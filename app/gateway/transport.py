@@ -3,7 +3,8 @@
 As they come, a peer that stops reading holds its connection for good: closing waits
 for the unsent bytes. Here every close has a deadline, after which the connection is
 aborted. Nor may a peer hold one by sending a request bit by bit. A request finds its
-connection in `scope["state"][CONNECTION]`.
+connection in `scope["state"][CONNECTION]`. Refusals that no application sees (there is
+no place, the head is too long or no HTTP) are JSON as all others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import codecs
 import socket
+import sys
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -23,6 +26,12 @@ from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
 from websockets.protocol import State
 
+from app.gateway.gate import Gate, Place
+from app.protocol.errors import RequestHeadTooLarge, error_body, http_headers
+from app.protocol.ids import new_id
+from app.protocol.json_codec import encode
+from engine.contract import InvalidRequest, ReparteeError, Unavailable
+
 CONNECTION = "repartee.connection"
 SEND_BUFFER_BYTES = 64 * 1024
 WRITE_HIGH_WATER_BYTES = 32 * 1024
@@ -30,7 +39,30 @@ CLOSE_TIMEOUT_S = 3.0
 USER_TIMEOUT_MS = 20_000
 # How long a request, head and body, may take to arrive.
 REQUEST_TIMEOUT_S = 60.0
-_BAD_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+FULL_RETRY_MS = 1000
+_BAD_REQUEST = InvalidRequest("The request is not sound HTTP.", code="invalid_http")
+_LONG_HEAD = RequestHeadTooLarge("The request's head is too long.")
+_FULL = Unavailable(
+    "All connections are taken; try again.",
+    code="too_many_connections",
+    retry_after_ms=FULL_RETRY_MS,
+)
+
+
+def raw_refusal(error: ReparteeError) -> bytes:
+    """A whole HTTP answer that ends its connection."""
+    body = encode(error_body(error))
+    fields = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        "cache-control": "no-store",
+        "x-request-id": new_id("req_"),
+        **http_headers(error),
+    }
+    reason = HTTPStatus(error.http_status).phrase
+    lines = [f"HTTP/1.1 {error.http_status} {reason}", *(f"{n}: {v}" for n, v in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def bound_connections(listener: socket.socket) -> None:
@@ -43,7 +75,11 @@ def bound_connections(listener: socket.socket) -> None:
 
 
 class HttpConnection(H11Protocol):
-    """An HTTP connection that a request can abort."""
+    """An HTTP connection that a request can abort.
+
+    Attributes:
+        place: Its place behind the gate; None if there was none left.
+    """
 
     def __init__(
         self,
@@ -51,29 +87,66 @@ class HttpConnection(H11Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        gate: Gate,
     ) -> None:
         super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
+        self._gate = gate
+        self.place: Place | None = None
+        self._is_refused = False
         self._arrival: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         super().connection_made(transport)
+        self.place = self._gate.enter(self.client[0] if self.client else "")
+        if self.place is None:
+            self._refuse(_FULL)
+            return
         self._time_arrival()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self._stop_timing()
+        if self.place is not None:
+            self.place.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+        """See asyncio.Protocol; after a refusal what still arrives is thrown away."""
+        if self._is_refused:
+            return
         super().data_received(data)
+        if self._is_refused:
+            return
         is_upgraded = self.transport.get_protocol() is not self
         if is_upgraded or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._stop_timing()
         elif self._arrival is None:
             self._time_arrival()
+
+    def send_400_response(self, msg: str) -> None:
+        """See uvicorn, which calls this from where it catches h11's error."""
+        error = sys.exc_info()[1]
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            # An answer is under way; nothing can be said in its midst.
+            self.transport.close()
+            return
+        if self.cycle is not None:
+            # Whoever waits for the rest of the body hears that it won't come.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        self._refuse(_LONG_HEAD if status == _LONG_HEAD.http_status else _BAD_REQUEST)
+
+    def _refuse(self, error: ReparteeError) -> None:
+        """Say why, and go on reading for a while, or the peer would see a reset instead."""
+        self._is_refused = True
+        self._stop_timing()
+        self.transport.write(raw_refusal(error))
+        self.transport.write_eof()
+        self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
     def _time_arrival(self) -> None:
         self._arrival = self.loop.call_later(REQUEST_TIMEOUT_S, self.abort)
@@ -107,6 +180,8 @@ class SocketConnection(WebSocketsSansIOProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
+        # The connection as it was before the upgrade; its place goes on.
+        self.place: Place | None = app_state[CONNECTION].place
         self.on_writable: Callable[[], None] | None = None
         self._failed = False
 
@@ -114,6 +189,12 @@ class SocketConnection(WebSocketsSansIOProtocol):
         """See asyncio.Protocol."""
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if self.place is not None:
+            self.place.leave()
+        super().connection_lost(exc)
 
     @property
     def is_congested(self) -> bool:
@@ -178,7 +259,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             # The library says nothing to a request that it cannot even read.
             self._failed = True
-            self.transport.write(_BAD_HANDSHAKE)
+            self.transport.write(raw_refusal(_BAD_REQUEST))
             self.transport.close()
 
     def send_receive_event_to_app(self) -> None:

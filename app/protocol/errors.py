@@ -30,6 +30,13 @@ class RequestTooLarge(InvalidRequest):
     close_code = 1009
 
 
+class RequestHeadTooLarge(InvalidRequest):
+    """Request line and headers are longer than the gateway reads."""
+
+    default_code = "request_head_too_large"
+    http_status = 431
+
+
 class UnknownRoute(NotFound):
     """Nothing is served at this path."""
 

@@ -22,6 +22,7 @@ SETTINGS = GatewaySettings(
     token_audience="repartee",
     token_issuer="repartee",
     limits_file=None,
+    max_connections=0,
     allowed_origins=(),
     log_level="info",
     log_format="text",
