@@ -103,10 +103,7 @@ def step_work_bytes(
     device = model.device
     num_blocks = -(-num_tokens // config.block_size)
     shape = (num_blocks, model.config.num_kv_heads, config.block_size, model.config.head_dim)
-    cache = LayerCache(
-        torch.zeros(shape, dtype=kv_dtype, device=device),
-        torch.zeros(shape, dtype=kv_dtype, device=device),
-    )
+    cache = LayerCache.zeros(shape, kv_dtype, device)
     positions = torch.arange(num_tokens, device=device)
     batch = AttentionBatch(
         query_starts=torch.tensor([0, num_tokens], dtype=torch.int32, device=device),

@@ -14,16 +14,11 @@ from engine.cuda_ahead import Ahead, AheadLength, covered
 from engine.cuda_chunk import DecodeChunk, Rows
 from engine.cuda_memory import MAX_GRAPHS, gauges
 from engine.cuda_prefill import PIECE_LENGTHS, PrefillPiece
-from engine.runner import (
-    Model,
-    StepInputs,
-    accepted_tokens,
-    read_kv_blocks,
-    write_kv_blocks,
-)
+from engine.kv_blocks import copy_kv_blocks, make_caches, read_kv_blocks, write_kv_blocks
+from engine.runner import Model, StepInputs, accepted_tokens
 from engine.sampling_rows import sampling_row
 from engine.step import StepOutput, StepPlan, StepTimes, Work
-from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.kv_cache import AttentionBatch
 from kernels.sampling import SamplingBatch, SamplingRow
 from kernels.sampling.triton import sample_triton
 
@@ -68,19 +63,7 @@ class CudaRunner:
         self._max_steps = max_decode_steps
         window = model.config.context_window
         self._max_blocks = min(-(-window // config.block_size) + 1, config.num_blocks)
-        shape = (
-            config.num_blocks,
-            model.config.num_kv_heads,
-            config.block_size,
-            model.config.head_dim,
-        )
-        self._caches = [
-            LayerCache(
-                torch.zeros(shape, dtype=kv_dtype, device=self._device),
-                torch.zeros(shape, dtype=kv_dtype, device=self._device),
-            )
-            for _ in range(model.config.num_layers)
-        ]
+        self._caches = make_caches(model.config, config, kv_dtype, self._device)
         self._chunks: dict[tuple[int, int], DecodeChunk] = {}
         self._pieces: dict[int, PrefillPiece] = {}
         self._ahead: Ahead | None = None
@@ -129,11 +112,7 @@ class CudaRunner:
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """See `engine.step.Runner`."""
-        sources = torch.tensor([source for source, _ in pairs], device=self._device)
-        targets = torch.tensor([target for _, target in pairs], device=self._device)
-        for cache in self._caches:
-            for values in (cache.k, cache.v):
-                values[targets] = values[sources]
+        copy_kv_blocks(self._caches, pairs)
 
     def warm_up(self, row_counts: Sequence[int], piece_lengths: Sequence[int]) -> None:
         """Compile and capture ahead, so that no request pays for it.

@@ -2,7 +2,7 @@
 
 Of a bfloat16 KV value the 8 bits of sign and mantissa are close to noise, and the 8
 exponent bits hold about 2.5: channels differ in magnitude, the tokens of one channel
-hardly do.
+hardly do. 8-bit values have their exponent in the scale; they are entropy-coded whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARAMETERS = zstandard.ZstdCompressionParameters(
     write_checksum=True,
 )
 
-Bits = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Bits = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
 class KvCodec:
@@ -31,15 +31,16 @@ class KvCodec:
     Packing and unpacking may each happen on a thread of its own.
 
     Args:
-        shape: Of every block: [..., block_size, head_dim].
-        itemsize: Bytes of a value: 2 for bfloat16, 4 for float32.
+        shape: Of every block: [..., block_size, elements of a vector].
+        itemsize: Bytes of an element: 2 for bfloat16, 4 for float32, 1 for 8-bit vectors
+            with the bytes of their scale behind them.
     """
 
     def __init__(self, shape: tuple[int, ...], itemsize: int) -> None:
-        if itemsize not in (2, 4):
-            raise ValueError(f"itemsize must be 2 or 4, got {itemsize}")
+        if itemsize not in (1, 2, 4):
+            raise ValueError(f"itemsize must be 1, 2 or 4, got {itemsize}")
         self._shape = shape
-        self._dtype = np.dtype(np.uint16 if itemsize == 2 else np.uint32)
+        self._dtype = np.dtype(f"u{itemsize}")
         self._top_shape = (*shape[:-2], 1, shape[-1])
         self._num_values = int(np.prod(shape))
         self._num_tops = int(np.prod(self._top_shape))
@@ -58,6 +59,8 @@ class KvCodec:
             bits: Of the codec's shape; float bits as unsigned integers.
         """
         assert bits.shape == self._shape and bits.dtype == self._dtype, (bits.shape, bits.dtype)
+        if bits.itemsize == 1:
+            return self._compressor.compress(_by_channel(bits).tobytes())
         # The sign goes behind the mantissa, so that the exponent is a byte of its own.
         rotated = (bits << 1) | (bits >> (8 * bits.itemsize - 1))
         planes = rotated.reshape(*self._shape, 1).view(np.uint8)
@@ -73,6 +76,10 @@ class KvCodec:
         Raises:
             zstandard.ZstdError: the bytes were changed.
         """
+        if self._dtype.itemsize == 1:
+            values = np.frombuffer(self._decompressor.decompress(packed), np.uint8)
+            *outer, tokens, elements = self._shape
+            return _by_channel(values.reshape(*outer, elements, tokens))
         num_low = self._num_values * (self._dtype.itemsize - 1)
         distances = np.frombuffer(
             self._decompressor.decompress(memoryview(packed)[num_low:]), np.uint8
@@ -84,3 +91,8 @@ class KvCodec:
         planes[..., :-1] = low.reshape(*self._shape, self._dtype.itemsize - 1)
         rotated = planes.view(self._dtype)[..., 0]
         return (rotated >> 1) | (rotated << (8 * self._dtype.itemsize - 1))
+
+
+def _by_channel(vectors: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """A channel's tokens, or a token's channels, side by side: some channels hardly vary."""
+    return np.ascontiguousarray(vectors.swapaxes(-1, -2))

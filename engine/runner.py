@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from engine.config import EngineConfig
+from engine.kv_blocks import copy_kv_blocks, make_caches, read_kv_blocks, write_kv_blocks
 from engine.model.config import ModelConfig
 from engine.sampling_rows import sampling_row
 from engine.step import StepOutput, StepPlan, StepTimes, Work
@@ -37,18 +38,13 @@ class Model(Protocol):
     ) -> torch.Tensor: ...
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Memory that one token's KV takes over all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
-
-
 class CpuRunner:
     """Runs plans on the CPU. Samples one token a step and sequence, drafts apart.
 
     Args:
         model: The model.
         config: The engine's, for the size of the KV pool.
-        kv_dtype: float32 or bfloat16.
+        kv_dtype: One of `kernels.kv_cache.KV_DTYPES`.
     """
 
     def __init__(
@@ -56,16 +52,7 @@ class CpuRunner:
     ) -> None:
         self._model = model
         self._block_size = config.block_size
-        shape = (
-            config.num_blocks,
-            model.config.num_kv_heads,
-            config.block_size,
-            model.config.head_dim,
-        )
-        self._caches = [
-            LayerCache(torch.zeros(shape, dtype=kv_dtype), torch.zeros(shape, dtype=kv_dtype))
-            for _ in range(model.config.num_layers)
-        ]
+        self._caches = make_caches(model.config, config, kv_dtype, "cpu")
 
     @property
     def max_decode_steps(self) -> int:
@@ -106,11 +93,7 @@ class CpuRunner:
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """See `engine.step.Runner`."""
-        sources = torch.tensor([source for source, _ in pairs])
-        targets = torch.tensor([target for _, target in pairs])
-        for cache in self._caches:
-            for values in (cache.k, cache.v):
-                values[targets] = values[sources]
+        copy_kv_blocks(self._caches, pairs)
 
     def read_blocks(self, blocks: list[int]) -> list[np.ndarray]:
         """See `engine.step.Runner`."""
@@ -119,38 +102,6 @@ class CpuRunner:
     def write_blocks(self, blocks: list[int], contents: Sequence[np.ndarray]) -> None:
         """See `engine.step.Runner`."""
         write_kv_blocks(self._caches, blocks, contents)
-
-
-def read_kv_blocks(caches: Sequence[LayerCache], blocks: list[int]) -> np.ndarray:
-    """Copies of whole KV blocks, on the host.
-
-    Args:
-        caches: Each layer's.
-        blocks: Which.
-
-    Returns:
-        [len(blocks), num_layers, 2 (K, V), num_kv_heads, block_size, head_dim], the bits
-        of the values as unsigned integers of their size.
-    """
-    which = torch.tensor(blocks, device=caches[0].k.device)
-    copies = torch.stack([torch.stack((cache.k[which], cache.v[which]), 1) for cache in caches], 1)
-    bits = torch.int16 if copies.dtype.itemsize == 2 else torch.int32
-    array = copies.view(bits).cpu().numpy()
-    return array.view(np.uint16 if array.itemsize == 2 else np.uint32)
-
-
-def write_kv_blocks(
-    caches: Sequence[LayerCache], blocks: list[int], contents: Sequence[np.ndarray]
-) -> None:
-    """Put back what `read_kv_blocks` returned, one array a block."""
-    device, dtype = caches[0].k.device, caches[0].k.dtype
-    which = torch.tensor(blocks, device=device)
-    bits = np.stack(contents)
-    signed = bits.view(np.int16 if bits.itemsize == 2 else np.int32)
-    values = torch.from_numpy(signed).view(dtype).to(device)
-    for layer, cache in enumerate(caches):
-        cache.k[which] = values[:, layer, 0]
-        cache.v[which] = values[:, layer, 1]
 
 
 class StepInputs:

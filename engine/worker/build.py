@@ -17,10 +17,11 @@ import torch
 from engine.config import EngineConfig, Speculation
 from engine.engine import Engine
 from engine.host_tier import HostTier
+from engine.kv_blocks import KV_DTYPES, block_shape, kv_bytes_per_token
 from engine.kv_codec import KvCodec
 from engine.loading.loader import LoadedModel, load_model
 from engine.model.config import ModelConfig
-from engine.runner import CpuRunner, kv_bytes_per_token
+from engine.runner import CpuRunner
 from engine.worker.build_error import BuildError
 from kernels import native
 
@@ -40,6 +41,7 @@ Progress = Callable[[float, str], None]
 def build_engine(
     path: Path,
     *,
+    kv_dtype: str = "auto",
     kv_blocks: int = 0,
     host_kv_mb: int = 0,
     max_running: int = 256,
@@ -53,6 +55,7 @@ def build_engine(
 
     Args:
         path: GGUF file or Hugging Face folder.
+        kv_dtype: bf16, int8 or fp8; auto is bfloat16, or float32 where `compute` is fp32.
         kv_blocks: KV blocks of `BLOCK_SIZE` tokens; 0 sizes the pool by the window
             and the free memory.
         host_kv_mb: MiB for packed KV blocks that leave the pool; 0 drops them.
@@ -71,11 +74,12 @@ def build_engine(
         if compute != "auto":
             raise BuildError(f"--compute {compute} is of the CPU; on a GPU leave it at auto")
         # Its kernels need Triton, which a machine without a GPU may lack.
-        from engine.worker.build_cuda import KV_DTYPE, load_on_gpu
+        from engine.worker.build_cuda import load_on_gpu
 
-        kv_dtype = KV_DTYPE
+        kv_type = KV_DTYPES["bf16" if kv_dtype == "auto" else kv_dtype]
         loaded, config, runner = load_on_gpu(
             path,
+            kv_dtype=kv_type,
             kv_blocks=kv_blocks,
             max_running=max_running,
             speculation=speculation,
@@ -85,15 +89,17 @@ def build_engine(
         if progress:
             progress(0.0, "preparing the CPU kernels")
         set_threads(threads)
-        kv_dtype = torch.float32 if compute == "fp32" else torch.bfloat16
+        kv_type = torch.float32 if compute == "fp32" else torch.bfloat16
+        if kv_dtype != "auto":
+            kv_type = KV_DTYPES[kv_dtype]
         loaded = load_model(path, "cpu", None if compute == "auto" else compute, progress=progress)
         config = EngineConfig(
-            num_blocks=kv_blocks or default_kv_blocks(loaded, kv_dtype, free_memory_bytes()),
+            num_blocks=kv_blocks or default_kv_blocks(loaded, kv_type, free_memory_bytes()),
             block_size=BLOCK_SIZE,
             max_running=max_running,
             speculation=speculation,
         )
-        runner = _cpu_runner(loaded, config, kv_dtype)
+        runner = _cpu_runner(loaded, config, kv_type)
     if host_kv_mb << 20 > free_memory_bytes():
         raise BuildError(
             f"--host-kv-mb {host_kv_mb} is more than the {free_memory_bytes() >> 20} MiB of free "
@@ -105,7 +111,7 @@ def build_engine(
         runner=runner,
         vocabulary=loaded.tokenizer,
         encode_chat=loaded.chat_template.encode,
-        host_tier=make_host_tier(loaded.config, kv_dtype, host_kv_mb << 20),
+        host_tier=make_host_tier(loaded.config, kv_type, host_kv_mb << 20),
     )
 
 
@@ -124,9 +130,8 @@ def make_host_tier(config: ModelConfig, kv_dtype: torch.dtype, max_bytes: int) -
     """A host tier for a model's blocks, packed on a thread of its own; None for 0 bytes."""
     if not max_bytes:
         return None
-    shape = (config.num_layers, 2, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
     executor = ThreadPoolExecutor(1, thread_name_prefix="kv-packing")
-    return HostTier(max_bytes, KvCodec(shape, kv_dtype.itemsize), executor)
+    return HostTier(max_bytes, KvCodec(*block_shape(config, BLOCK_SIZE, kv_dtype)), executor)
 
 
 def choose_device(wanted: str) -> str:

@@ -19,15 +19,16 @@ from engine.cuda_memory import (
     work_reserve_bytes,
 )
 from engine.cuda_runner import CudaRunner, table_bytes
+from engine.kv_blocks import kv_bytes_per_token
 from engine.loading.loader import LoadedModel, load_model, open_checkpoint
 from engine.model.llama import Progress
-from engine.runner import kv_bytes_per_token
 from engine.worker.build_error import BuildError
 
 logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 16
-KV_DTYPE = torch.bfloat16
+# Compute capability from which 8-bit floats are converted in hardware: Ada and Hopper.
+FP8_CAPABILITY = (8, 9)
 # Tokens that a sequence decodes in one plan at most, with the host told once.
 MAX_DECODE_STEPS = 8
 # The bf16 copy of quantised weights, for large products, where memory is that plentiful.
@@ -60,6 +61,7 @@ def gpu_config(
 def load_on_gpu(
     path: Path,
     *,
+    kv_dtype: torch.dtype,
     kv_blocks: int,
     max_running: int,
     speculation: Speculation,
@@ -69,6 +71,7 @@ def load_on_gpu(
 
     Args:
         path: GGUF file or Hugging Face folder.
+        kv_dtype: Of the KV pool.
         kv_blocks: KV blocks; 0 takes what weights and work leave.
         max_running: Most requests that run at once.
         speculation: See `EngineConfig`.
@@ -76,8 +79,13 @@ def load_on_gpu(
 
     Raises:
         ModelFileError: the model is missing, damaged or not supported.
-        BuildError: it doesn't fit the card's free memory.
+        BuildError: it doesn't fit the card's free memory, or the card can't do what is asked.
     """
+    if kv_dtype is torch.float8_e4m3fn and torch.cuda.get_device_capability() < FP8_CAPABILITY:
+        raise BuildError(
+            f"--kv-dtype fp8 needs compute capability 8.9, which {torch.cuda.get_device_name()} "
+            "lacks; int8 needs none"
+        )
     started = time.perf_counter()
     before = card_memory()
     compute = _choose_compute(path, before)
@@ -86,14 +94,14 @@ def load_on_gpu(
         torch.cuda.synchronize()
         loaded_at = time.perf_counter()
         config = gpu_config(1, max_running, speculation)
-        step_bytes = step_work_bytes(loaded.model, config, KV_DTYPE)
+        step_bytes = step_work_bytes(loaded.model, config, kv_dtype)
     except torch.cuda.OutOfMemoryError as error:
         raise BuildError(f"the model does not fit: {before}") from error
-    num_blocks = choose_blocks(kv_blocks, loaded, step_bytes, card_memory())
+    num_blocks = choose_blocks(kv_blocks, loaded, kv_dtype, step_bytes, card_memory())
     config = gpu_config(num_blocks, max_running, speculation)
     try:
         runner = CudaRunner(
-            loaded.model, config, kv_dtype=KV_DTYPE, max_decode_steps=MAX_DECODE_STEPS
+            loaded.model, config, kv_dtype=kv_dtype, max_decode_steps=MAX_DECODE_STEPS
         )
     except torch.cuda.OutOfMemoryError as error:
         raise BuildError(
@@ -106,22 +114,26 @@ def load_on_gpu(
         "weights %d MiB (%s) in %.1f s, a step's work %d MiB, %d KV blocks of %d KiB, "
         "graphs in %.1f s; %s",
         loaded.model.weight_bytes // MIB, compute, loaded_at - started, step_bytes // MIB,
-        num_blocks, block_bytes(loaded) >> 10, time.perf_counter() - loaded_at, card_memory(),
+        num_blocks, block_bytes(loaded, kv_dtype) >> 10, time.perf_counter() - loaded_at,
+        card_memory(),
     )  # fmt: skip
     return loaded, config, runner
 
 
-def block_bytes(loaded: LoadedModel) -> int:
+def block_bytes(loaded: LoadedModel, kv_dtype: torch.dtype) -> int:
     """Memory of one KV block."""
-    return BLOCK_SIZE * kv_bytes_per_token(loaded.config, KV_DTYPE)
+    return BLOCK_SIZE * kv_bytes_per_token(loaded.config, kv_dtype)
 
 
-def choose_blocks(wanted: int, loaded: LoadedModel, step_bytes: int, card: CardMemory) -> int:
+def choose_blocks(
+    wanted: int, loaded: LoadedModel, kv_dtype: torch.dtype, step_bytes: int, card: CardMemory
+) -> int:
     """KV blocks: `wanted`, or for 0 as many as fit.
 
     Args:
         wanted: As asked for.
         loaded: The model, on the card.
+        kv_dtype: Of the KV pool.
         step_bytes: Of the largest step; see `engine.cuda_memory.step_work_bytes`.
         card: Its memory, with the weights in place.
 
@@ -129,7 +141,7 @@ def choose_blocks(wanted: int, loaded: LoadedModel, step_bytes: int, card: CardM
         BuildError: what was asked for doesn't fit, or not even a sixteenth of the
             model's window does.
     """
-    size = block_bytes(loaded)
+    size = block_bytes(loaded, kv_dtype)
     window_blocks = -(-loaded.context_window // BLOCK_SIZE)
     reserve = work_reserve_bytes(step_bytes, table_bytes(window_blocks + 1))
     fitting = pool_bytes(card.free, reserve) // size

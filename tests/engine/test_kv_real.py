@@ -30,10 +30,16 @@ def loaded() -> LoadedModel:
 class Chat:
     """An engine with a small pool."""
 
-    def __init__(self, loaded: LoadedModel, host_bytes: int, num_blocks: int = 24) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        host_bytes: int,
+        num_blocks: int = 24,
+        kv_dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
         config = EngineConfig(num_blocks=num_blocks, check_invariants=True, retained_share=0.0)
-        self.runner = CpuRunner(loaded.model, config, torch.bfloat16)
-        self.host = make_host_tier(loaded.config, torch.bfloat16, host_bytes)
+        self.runner = CpuRunner(loaded.model, config, kv_dtype)
+        self.host = make_host_tier(loaded.config, kv_dtype, host_bytes)
         self.engine = Engine(
             config,
             card=loaded.card,
@@ -68,6 +74,15 @@ class Chat:
 @pytest.fixture(scope="module")
 def chat(loaded: LoadedModel) -> Iterator[Chat]:
     yield Chat(loaded, host_bytes=64 << 20)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_an_evicted_chat_with_8_bit_kv_comes_back(
+    loaded: LoadedModel, kv_dtype: torch.dtype
+) -> None:
+    test_an_evicted_chat_comes_back_with_the_same_text(
+        Chat(loaded, host_bytes=64 << 20, kv_dtype=kv_dtype)
+    )
 
 
 def test_an_evicted_chat_comes_back_with_the_same_text(chat: Chat) -> None:

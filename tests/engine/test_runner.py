@@ -11,7 +11,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.contract import SamplingParams
-from engine.runner import CpuRunner, accept_draft, kv_bytes_per_token
+from engine.kv_blocks import kv_bytes_per_token
+from engine.runner import CpuRunner, accept_draft
 from engine.sampling_rows import sampling_row
 from engine.sequence import Sequence
 from engine.step import StepPlan, Work
@@ -155,7 +156,11 @@ def test_copied_blocks(model: RecordingModel, runner: CpuRunner) -> None:
 
 
 def test_kv_bytes() -> None:
-    assert kv_bytes_per_token(RecordingModel.config, torch.bfloat16) == 2 * 2 * 3 * 16 * 2
+    config = RecordingModel.config
+    assert kv_bytes_per_token(config, torch.bfloat16) == 2 * 2 * 3 * 16 * 2
+    # A scale of four bytes for each vector.
+    assert kv_bytes_per_token(config, torch.int8) == 2 * 2 * 3 * (16 + 4)
+    assert kv_bytes_per_token(config, torch.float8_e4m3fn) == 2 * 2 * 3 * (16 + 4)
 
 
 def test_rows_of_plain_requests_hold_no_lists() -> None:

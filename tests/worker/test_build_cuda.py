@@ -68,7 +68,7 @@ def test_a_compute_mode_of_the_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_pool_takes_what_work_and_graphs_leave() -> None:
     step_bytes = GIB
-    blocks = choose_blocks(0, loaded(), step_bytes, CARD)
+    blocks = choose_blocks(0, loaded(), torch.bfloat16, step_bytes, CARD)
     reserve = work_reserve_bytes(step_bytes, table_bytes(513))
     size = 16 * 2 * 32 * 8 * 128 * 2
     assert reserve >= 2 * step_bytes
@@ -77,11 +77,14 @@ def test_the_pool_takes_what_work_and_graphs_leave() -> None:
 
 
 def test_blocks_that_were_asked_for_are_given_or_refused_in_one_line() -> None:
-    assert choose_blocks(1000, loaded(), GIB, CARD) == 1000
-    most = choose_blocks(0, loaded(), GIB, CARD)
-    assert choose_blocks(most, loaded(), GIB, CARD) == most
+    assert choose_blocks(1000, loaded(), torch.bfloat16, GIB, CARD) == 1000
+    most = choose_blocks(0, loaded(), torch.bfloat16, GIB, CARD)
+    assert choose_blocks(most, loaded(), torch.bfloat16, GIB, CARD) == most
+    assert choose_blocks(0, loaded(), torch.int8, GIB, CARD) / most == pytest.approx(
+        256 / 132, 0.01
+    )
     with pytest.raises(BuildError) as caught:
-        choose_blocks(most + 1, loaded(), GIB, CARD)
+        choose_blocks(most + 1, loaded(), torch.bfloat16, GIB, CARD)
     text = str(caught.value)
     assert f"--kv-blocks {most + 1} needs" in text
     assert f"102400 of 143360 MiB free on Some GPU, room for {most} blocks" in text
@@ -91,7 +94,7 @@ def test_blocks_that_were_asked_for_are_given_or_refused_in_one_line() -> None:
 def test_a_card_that_others_fill_is_refused_with_the_figures() -> None:
     full = CardMemory("Some GPU", 3 * GIB, 140 * GIB)
     with pytest.raises(BuildError, match=r"3072 of 143360 MiB free .* a window of 8192 tokens"):
-        choose_blocks(0, loaded(), GIB, full)
+        choose_blocks(0, loaded(), torch.bfloat16, GIB, full)
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
