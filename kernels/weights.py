@@ -37,6 +37,8 @@ class Weight:
         group: Columns that share a scale; 0 for dense. `columns` is a multiple.
         rounds_x: int8 and fp8: the weight was made to meet activations of its own kind,
             rounded with one scale a row. A kernel may do so or keep them precise.
+        order: int64 [columns] on the CPU: the input that each column multiplies, where
+            groups hold inputs that are no neighbours; None means 0, 1, 2, ...
     """
 
     kind: WeightKind
@@ -45,6 +47,7 @@ class Weight:
     minimum: torch.Tensor | None = None
     group: int = 0
     rounds_x: bool = False
+    order: torch.Tensor | None = None
 
     def validate(self) -> None:
         """Check shapes and dtypes against the class's own description.
@@ -60,10 +63,20 @@ class Weight:
                 f"{self.kind} data: expected two axes of {dtypes}, "
                 f"got {self.data.dtype} {list(self.data.shape)}"
             )
+        if self.rounds_x and self.kind not in ("int8", "fp8"):
+            raise ValueError(f"{self.kind} weight: expected rounds_x to be False")
         if self.kind == "dense":
-            if self.scale is not None or self.minimum is not None or self.group:
-                raise ValueError("dense weight: expected no scale, minimum or group")
+            if (
+                any(each is not None for each in (self.scale, self.minimum, self.order))
+                or self.group
+            ):
+                raise ValueError("dense weight: expected no scale, minimum, group or order")
             return
+        if self.order is not None and (
+            self.order.dtype != torch.int64
+            or not torch.equal(self.order.sort().values, torch.arange(self.columns))
+        ):
+            raise ValueError(f"order: expected 0 to {self.columns - 1}, each once, as int64")
         if self.group < 1 or self.columns % self.group:
             raise ValueError(f"group: expected a divisor of {self.columns}, got {self.group}")
         if self.scale is None:
@@ -102,7 +115,7 @@ class Weight:
         )
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The values, [rows, columns]."""
+        """The values, [rows, columns], columns in the order of the inputs."""
         if self.kind == "dense":
             return self.data.to(dtype)
         q = self.data
@@ -112,14 +125,15 @@ class Weight:
         values = q.float().unflatten(1, (-1, self.group)) * self.scale.float().unsqueeze(-1)
         if self.minimum is not None:
             values += self.minimum.float().unsqueeze(-1)
-        return values.flatten(1).to(dtype)
+        values = values.flatten(1).to(dtype)
+        return values if self.order is None else values[:, torch.argsort(self.order)]
 
     @staticmethod
     def concatenate(weights: Sequence[Weight]) -> Weight:
         """One matrix of the rows of `weights`, in order.
 
         Raises:
-            ValueError: The weights differ in kind, columns, group, dtype or minimum.
+            ValueError: The weights differ in kind, columns, group, dtype, minimum or order.
         """
         first = weights[0]
         if any(weight.layout != first.layout for weight in weights):
@@ -138,9 +152,10 @@ class Weight:
     def layout(self) -> tuple[object, ...]:
         """What two weights must share for their rows to lie in one matrix."""
         scale_dtype = None if self.scale is None else self.scale.dtype
+        order = None if self.order is None else hash(self.order.numpy().tobytes())
         return (
             self.kind, self.columns, self.group, self.data.dtype, scale_dtype,
-            self.minimum is not None, self.rounds_x,
+            self.minimum is not None, self.rounds_x, order,
         )  # fmt: skip
 
 
@@ -152,12 +167,22 @@ class PackedWeight:
         columns: Inputs K.
         device: Where it lies.
         nbytes: Memory held, in bytes.
+        order: As in `Weight`, on the device; the ops put the inputs into it.
     """
 
-    __slots__ = ("columns", "device", "nbytes", "rows")
+    __slots__ = ("columns", "device", "nbytes", "order", "rows")
 
     def __init__(self, rows: int, columns: int, device: torch.device, nbytes: int) -> None:
         self.rows = rows
         self.columns = columns
         self.device = device
         self.nbytes = nbytes
+        self.order: torch.Tensor | None = None
+
+    def arrange(
+        self, x: torch.Tensor, norm: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """x [T, columns] and the norm's weights [columns] in the order of the columns."""
+        if self.order is None:
+            return x, norm
+        return x[:, self.order], None if norm is None else norm[self.order]

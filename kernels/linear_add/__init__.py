@@ -25,6 +25,7 @@ def linear_add(
     Raises:
         ValueError: Wrong shape or dtype.
     """
+    x, _ = weight.arrange(x)
     if x.is_cpu:
         cpu.linear_add(x, weight, residual, bias)
         return

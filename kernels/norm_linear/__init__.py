@@ -30,6 +30,7 @@ def norm_linear(
     Raises:
         ValueError: Wrong shape or dtype.
     """
+    x, norm = weight.arrange(x, norm)
     if x.is_cpu:
         return cpu.norm_linear(x, norm, eps, weight, bias)
     from kernels.norm_linear import triton

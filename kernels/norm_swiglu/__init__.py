@@ -25,6 +25,7 @@ def norm_swiglu(
     Raises:
         ValueError: Wrong shape or dtype.
     """
+    x, norm = gate_up.arrange(x, norm)
     if x.is_cpu:
         return cpu.norm_swiglu(x, norm, eps, gate_up)
     from kernels.norm_swiglu import triton

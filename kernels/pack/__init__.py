@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -40,6 +41,22 @@ def pack(
                 f"weight: expected {weights[0].columns} columns in each part, got {part.columns}"
             )
     device = torch.device(device)
+    if all(part.order is None for part in weights):
+        return _pack(weights, device, compute)
+    if len({part.layout for part in weights}) > 1:
+        # Inputs of one order can't serve columns of several.
+        plain = (
+            Weight("dense", part.dequantize()) if part.order is not None else part
+            for part in weights
+        )
+        return _pack(tuple(plain), device, compute)
+    packed = _pack(tuple(replace(part, order=None) for part in weights), device, compute)
+    assert weights[0].order is not None
+    packed.order = weights[0].order.to(device)
+    return packed
+
+
+def _pack(weights: tuple[Weight, ...], device: torch.device, compute: str | None) -> PackedWeight:
     if device.type == "cpu":
         from kernels.pack import cpu
 

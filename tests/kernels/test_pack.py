@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -84,3 +86,50 @@ def test_weights_that_contradict_themselves_are_named() -> None:
 def test_only_weights_of_one_layout_are_concatenated() -> None:
     with pytest.raises(ValueError, match="expected weights of one layout, got"):
         Weight.concatenate([make_weight("int4", 8, 64), make_weight("int8", 8, 64)])
+
+
+def ordered(kind: str, seed: int) -> Weight:
+    weight = make_weight(kind, 48, 96, minimum=True, seed=seed)
+    order = torch.randperm(96, generator=torch.Generator().manual_seed(seed))
+    return replace(weight, order=order)
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_columns_in_an_order_of_their_own(kind: str) -> None:
+    """As groups of inputs that are no neighbours give: the ops put the inputs right."""
+    weight = ordered(kind, 1)
+    plain = replace(weight, order=None)
+    assert torch.equal(weight.dequantize()[:, weight.order], plain.dequantize())
+    packed = kernels.pack(weight, "cpu", "fp32")
+    x, norm = random(3, 96), random(96, seed=2).abs()
+    matrix = weight.dequantize()
+    normed = rms_norm_reference.rms_norm(x, norm, 1e-5)
+    assert_close(kernels.norm_linear(x, norm, 1e-5, packed), normed @ matrix.T, 1e-5)
+    gate, up = (normed @ matrix.T).chunk(2, dim=1)
+    swiglu = torch.nn.functional.silu(gate) * up
+    assert_close(kernels.norm_swiglu(x, norm, 1e-5, packed), swiglu, 1e-5)
+    residual = torch.ones(3, 48)
+    kernels.linear_add(x, packed, residual)
+    assert_close(residual, 1 + x @ matrix.T, 1e-5)
+
+
+@pytest.mark.parametrize("seeds", [(1, 1), (1, 2)])
+def test_stacked_matrices_of_one_and_of_several_orders(seeds: tuple[int, int]) -> None:
+    parts = [ordered("int4", seed) for seed in seeds]
+    packed = kernels.pack(parts, "cpu", "fp32")
+    assert (packed.order is not None) == (seeds[0] == seeds[1])
+    x = random(2, 96)
+    matrix = torch.cat([part.dequantize() for part in parts])
+    assert_close(kernels.norm_linear(x, None, 0.0, packed), x @ matrix.T, 1e-5)
+
+
+def test_orders_that_are_refused() -> None:
+    weight = make_weight("int4", 16, 64)
+    for order in (torch.zeros(64, dtype=torch.int64), torch.arange(64).int(), torch.arange(65)):
+        with pytest.raises(ValueError, match="order: expected 0 to 63, each once"):
+            replace(weight, order=order).validate()
+    dense = make_weight("float32", 16, 64)
+    with pytest.raises(ValueError, match="dense weight: expected no"):
+        replace(dense, order=torch.arange(64)).validate()
+    with pytest.raises(ValueError, match="int4 weight: expected rounds_x"):
+        replace(weight, rounds_x=True).validate()

@@ -47,7 +47,10 @@ class HuggingFaceCheckpoint:
         self._dense = Dense()
         self._store = TensorStore(directory)
         self.created_at = int(path.stat().st_mtime)
-        self._check_tensors()
+        try:
+            self._check_tensors()
+        except ValueError as error:
+            raise ModelFileError(path, str(error)) from error
         self.quantization = self._describe()
 
     def layer(self, index: int) -> LayerWeights:
@@ -79,7 +82,7 @@ class HuggingFaceCheckpoint:
     def head(self) -> Weight | None:
         if self.config.tied:
             return None
-        return self._quantized(self._dense.read(self._store, "lm_head"), "lm_head")
+        return self._linear("lm_head")
 
     def tokenizer(self) -> Tokenizer:
         return read_tokenizer(self._directory, self.config.vocab_size, self._end_ids())
@@ -116,7 +119,8 @@ class HuggingFaceCheckpoint:
             if name not in present:
                 raise ModelFileError(self._directory, f"tensor {name!r} is missing")
             found = self._store.shape(name)
-            if found != shape:
+            # A single value may have an axis or none.
+            if found != shape and (found, shape) != ((), (1,)):
                 raise ModelFileError(
                     self._store.path(name),
                     f"tensor {name!r} has the shape {list(found)}, not {list(shape)}",
@@ -124,6 +128,9 @@ class HuggingFaceCheckpoint:
         for name in sorted(present - expected.keys()):
             # Tables that older files carry, and the copy of a tied embedding.
             if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight":
+                continue
+            # GPTQ's tools give every layer a bias, of zeros where the model has none.
+            if name.endswith("_proj.bias") and not self._store.read(name).count_nonzero():
                 continue
             raise ModelFileError(
                 self._store.path(name),
@@ -137,7 +144,7 @@ class HuggingFaceCheckpoint:
         yield "model.embed_tokens.weight", (config.vocab_size, hidden)
         yield "model.norm.weight", (hidden,)
         if not config.tied:
-            yield "lm_head.weight", (config.vocab_size, hidden)
+            yield from self._format.shapes("lm_head", config.vocab_size, hidden).items()
         linears = {
             "self_attn.q_proj": (config.q_size, hidden),
             "self_attn.k_proj": (config.kv_size, hidden),
