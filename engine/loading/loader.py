@@ -12,6 +12,7 @@ from engine.chat_template import ChatTemplate
 from engine.contract import ModelCard
 from engine.loading.errors import ModelFileError
 from engine.loading.gguf.checkpoint import GgufCheckpoint
+from engine.loading.head import HeadKind, SmallHead
 from engine.loading.quantize import Quantization
 from engine.model.checkpoint import Checkpoint
 from engine.model.config import ModelConfig
@@ -67,6 +68,7 @@ def load_model(
     compute: str | None = None,
     *,
     quantization: Quantization | None = None,
+    head: HeadKind | None = None,
     max_context: int | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
@@ -77,6 +79,7 @@ def load_model(
         device: Where it runs.
         compute: How products are formed; see `kernels.pack`.
         quantization: What dense weights are turned into; None keeps them.
+        head: What a dense output layer is turned into; None keeps it.
         max_context: Serve at most this many tokens of context; None means the
             model's own window.
         progress: Called with (fraction done, what comes next).
@@ -85,6 +88,11 @@ def load_model(
         ModelFileError: missing, damaged or not supported, in one line.
     """
     checkpoint = open_checkpoint(path, quantization)
+    if head is not None:
+        try:
+            checkpoint = SmallHead(checkpoint, head)
+        except ValueError as error:
+            raise ModelFileError(path, str(error)) from error
     config = checkpoint.config
     context_window = min(config.context_window, max_context or config.context_window)
     # The cheap parts first, so that a bad file fails before minutes of reading.
