@@ -16,8 +16,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+from app.redis_client import make_client
 from app.startup_error import StartupError
 from engine.contract import keys
 
@@ -97,14 +99,20 @@ def _version_of(path: Path) -> tuple[int, int, int] | None:
 class EmbeddedRedis:
     """Where one private Redis lives. Starting and ending its process is the supervisor's."""
 
-    def __init__(self, binary: RedisBinary, data_dir: Path) -> None:
+    def __init__(self, binary: RedisBinary, data_dir: Path, *, max_mb: int = 0) -> None:
         """Makes the data folder and the socket's folder.
+
+        Args:
+            binary: The server.
+            data_dir: Its data goes into a folder there.
+            max_mb: Most memory for data, MiB; 0 has no limit.
 
         Raises:
             StartupError: the data was written by a Redis that this one cannot read.
             OSError: a folder cannot be made.
         """
         self.binary = binary
+        self._max_mb = max_mb
         self.folder = data_dir / "redis"
         self.log_path = self.folder / "redis.log"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -138,6 +146,8 @@ class EmbeddedRedis:
             "appendonly": "yes",
             "appendfsync": "everysec",
             "save": "",
+            "maxmemory": f"{self._max_mb}mb",
+            # Every key has a lifetime, so any other policy would drop conversations.
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
             "logfile": "",
@@ -161,9 +171,21 @@ class EmbeddedRedis:
         """Call before any worker is started.
 
         The workers of a supervisor that was killed are on record as alive for some
-        seconds after a restart, and would make the start look ready.
+        seconds after a restart, and would make the start look ready. What they had in
+        hand is taken over as soon as there is a worker.
+
+        Raises:
+            RedisError: it does not answer.
         """
-        await self._ask(f"DEL {keys.WORKERS}")
+        client = make_client(self.url, "repartee-supervisor")
+        try:
+            names: Any = await client.zrange(keys.WORKERS, 0, -1)
+            for name in names:
+                key = keys.worker(name.decode())
+                await client.set(key, keys.WORKER_GONE, ex=keys.WORKER_GONE_TTL_S)
+            await client.delete(keys.WORKERS)
+        finally:
+            await client.aclose()
 
     async def _answers_ping(self) -> bool:
         return (await self._ask("PING")).startswith(b"+PONG")
@@ -182,13 +204,36 @@ class EmbeddedRedis:
         finally:
             writer.close()
 
-    def last_log_line(self) -> str:
-        """What it said last, for an error line; empty if nothing."""
+    def complaint(self, reason: str) -> StartupError:
+        """Why it did not start, with what mends it if that is known.
+
+        Args:
+            reason: What is known without its log.
+        """
+        if "Bad file format" in self._log() or "Unexpected end of file" in self._log():
+            return StartupError(
+                f"The stored conversations in {self.folder} are damaged; Redis can't read them.",
+                "Copy that folder, then run redis-check-aof --fix on "
+                f"{self._append_only_file()}: what follows the damage is lost. Or name another "
+                "--data-dir.",
+            )
+        said = self._last_log_line()
+        return StartupError(f"Redis did not start: {reason}", f"It said: {said}" if said else "")
+
+    def _append_only_file(self) -> Path:
+        if self.binary.version[0] >= 7:
+            return self.folder / "appendonlydir" / "appendonly.aof.manifest"
+        return self.folder / "appendonly.aof"
+
+    def _log(self) -> str:
         try:
-            lines = self.log_path.read_text(errors="replace").split("\n")
+            return self.log_path.read_text(errors="replace")
         except OSError:
             return ""
-        spoken = [line.strip() for line in lines if line.strip()]
+
+    def _last_log_line(self) -> str:
+        """What it said last, for an error line; empty if nothing."""
+        spoken = [line.strip() for line in self._log().split("\n") if line.strip()]
         return spoken[-1][-200:] if spoken else ""
 
     def remove_socket(self) -> None:

@@ -159,6 +159,16 @@ OPTIONS: tuple[Option, ...] = (
         (SERVE, GATEWAY, WORKER, DOCTOR),
     ),
     Option(
+        "redis-mb",
+        _integer(0, 10_000_000),
+        1024,
+        "MiB",
+        "Most memory of the private Redis. What is stored is never dropped to make room: once "
+        "it is full, new messages are refused until conversations expire or are deleted.",
+        "no limit",
+        (SERVE,),
+    ),
+    Option(
         "data-dir",
         _text,
         "",

@@ -114,12 +114,14 @@ class ServeSettings:
     Attributes:
         data_dir: Lock, models and the private Redis's data.
         redis_url: A Redis to use instead of a private one; None starts one.
+        redis_mb: Most memory of the private one; 0 has no limit.
         gateway: Its `redis_url` is the default until the private Redis has its own.
         worker: Likewise.
     """
 
     data_dir: Path
     redis_url: str | None
+    redis_mb: int
     gateway: GatewaySettings
     worker: WorkerSettings
 
@@ -376,6 +378,7 @@ def serve_settings(
     return ServeSettings(
         data_dir=values.data_dir,
         redis_url=values.text("redis-url") or None,
+        redis_mb=values.integer("redis-mb"),
         gateway=values.gateway(),
         worker=values.worker(),
     )

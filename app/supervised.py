@@ -41,6 +41,7 @@ class Program:
         output: Where its two output streams go; None keeps the supervisor's
             standard error, and its standard output is read line by line.
         on_line: Called with each line of standard output; needs `output` None.
+        on_exit: Called whenever its process has ended.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Program:
     inherited_fds: tuple[int, ...] = ()
     output: IO[bytes] | None = None
     on_line: Callable[[str], None] | None = None
+    on_exit: Callable[[], None] | None = None
 
 
 class ProgramRefusedError(Exception):
@@ -90,6 +92,8 @@ class Supervised:
         while not self._stopping.is_set():
             started = time.monotonic()
             code = await self._run_once()
+            if self.program.on_exit is not None:
+                self.program.on_exit()
             if self._stopping.is_set():
                 return
             self._check_fall(code)

@@ -22,6 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from redis.exceptions import RedisError
+
 from app.data_dir import DataDirLock
 from app.embedded_redis import EmbeddedRedis, find_redis
 from app.listener import address_for_clients, open_listener, url_of
@@ -32,7 +34,7 @@ from app.redis_check import check_redis
 from app.settings import ServeSettings, WorkerSettings, gateway_environment
 from app.startup_error import EXIT_CODE, StartupError
 from app.supervised import Program, ProgramRefusedError, Supervised
-from app.worker_process import worker_command, worker_environment
+from app.worker_process import announce_exit, worker_command, worker_environment
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,9 @@ class Supervisor:
         self._redis_child: Supervised | None = None
         self._children: list[Supervised] = []
         self._keepers: set[asyncio.Task[None]] = set()
+        # Of the worker that serves now, as it says itself.
+        self._worker_id: str | None = None
+        self._announcements: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
         """Start, serve until a signal, stop.
@@ -98,7 +103,9 @@ class Supervisor:
             listener = open_listener(settings.gateway.host, settings.gateway.port)
             stack.callback(listener.close)
             if settings.redis_url is None:
-                self._redis = EmbeddedRedis(find_redis(self._environ), settings.data_dir)
+                self._redis = EmbeddedRedis(
+                    find_redis(self._environ), settings.data_dir, max_mb=settings.redis_mb
+                )
                 stack.callback(self._redis.remove_socket)
             log_path = self._redis.log_path if self._redis else Path(os.devnull)
             redis_log = stack.enter_context(log_path.open("wb"))
@@ -153,15 +160,15 @@ class Supervisor:
             async with asyncio.timeout(REDIS_START_S):
                 await self._until(ready)
         except (TimeoutError, StartupError) as error:
-            said = self._redis.last_log_line()
-            raise StartupError(
-                f"Redis did not start: {error or f'no answer in {REDIS_START_S:g} s'}",
-                f"It said: {said}" if said else "",
-            ) from None
+            reason = str(error) or f"no answer in {REDIS_START_S:g} s"
+            raise self._redis.complaint(reason) from None
         finally:
             ready.cancel()
         self._redis_child.ready = True
-        await self._redis.forget_workers()
+        try:
+            await self._redis.forget_workers()
+        except RedisError as error:
+            raise self._redis.complaint(str(error)) from None
         return self._redis.url
 
     def _worker_program(self, redis_url: str, model: ModelFile) -> Program:
@@ -171,6 +178,7 @@ class Supervisor:
             command=self._worker_command(settings, model),
             environ=worker_environment(settings, self._environ),
             on_line=lambda line: self._on_worker_line(model, line),
+            on_exit=lambda: self._on_worker_exit(redis_url),
         )
 
     def _gateway_program(self, redis_url: str, listener: socket.socket) -> Program:
@@ -183,15 +191,27 @@ class Supervisor:
         )
 
     def _on_worker_line(self, model: ModelFile, line: str) -> None:
-        """The worker reports its loading as JSON lines: {"stage": text, "done": share}."""
+        """The worker reports its loading as JSON lines, {"stage": text, "done": share}, and
+        before it serves {"worker_id": id}."""
         try:
             report = json.loads(line)
+            if "worker_id" in report:
+                self._worker_id = str(report["worker_id"])
+                return
             stage, done = str(report["stage"]), float(report.get("done", math.nan))
         except (ValueError, TypeError, KeyError, AttributeError):
             logger.debug("worker: %s", line)
             return
         if not all(child.ready for child in self._children):
             self._progress.show(f"{model.name}: {stage}", done)
+
+    def _on_worker_exit(self, redis_url: str) -> None:
+        """Its answers are taken over sooner than its heartbeat would lapse."""
+        worker_id, self._worker_id = self._worker_id, None
+        if worker_id is not None and not self._stop.is_set():
+            task = asyncio.create_task(announce_exit(redis_url, worker_id))
+            self._announcements.add(task)
+            task.add_done_callback(self._announcements.discard)
 
     def _start(self, program: Program) -> Supervised:
         child = Supervised(program)

@@ -1,12 +1,19 @@
-"""How a worker process is started: the only thing here that knows its command line."""
+"""How a worker process is started, and what is said of it when it has ended."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 
+from redis.exceptions import RedisError
+
 from app.models import ModelFile
+from app.redis_client import make_client
 from app.settings import DoctorSettings, ProfileSettings, WorkerSettings, without_our_variables
+from engine.contract import keys
+
+logger = logging.getLogger(__name__)
 
 REDIS_URL_VARIABLE = "REPARTEE_REDIS_URL"
 
@@ -68,3 +75,17 @@ def engine_environment(
 def worker_environment(settings: WorkerSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """A worker's environment; the Redis URL in it may hold a password."""
     return {**engine_environment(settings, environ), REDIS_URL_VARIABLE: settings.redis_url}
+
+
+async def announce_exit(redis_url: str, worker_id: str) -> None:
+    """Tell the gateways that a worker's process has ended, whatever it had in hand.
+
+    They would find out by its heartbeats, seconds later.
+    """
+    client = make_client(redis_url, "repartee-supervisor")
+    try:
+        await client.set(keys.worker(worker_id), keys.WORKER_GONE, ex=keys.WORKER_GONE_TTL_S)
+    except (RedisError, OSError) as error:
+        logger.info("worker %s is left to be found dead: %s", worker_id, error)
+    finally:
+        await client.aclose()

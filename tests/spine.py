@@ -108,6 +108,7 @@ def worker_process(redis_url: str, *options: str) -> Iterator[subprocess.Popen[b
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.fakes.worker", "--redis-url", redis_url, *options],
         cwd=ROOT,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:

