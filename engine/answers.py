@@ -144,7 +144,10 @@ class Answers:
         if reason is not FinishReason.CANCELLED:
             self._scheduler.waits.ended(seq)
         self._totals.completion_tokens += usage.completion_tokens
-        events.append(Finished(seq.request_id, seq.request.epoch, _take_seq(seq), reason, usage))
+        place = (seq.request_id, seq.request.epoch, _take_seq(seq))
+        started_at = seq.started_at
+        queued_ms = None if started_at is None else round((started_at - seq.arrived_at) * 1e3, 1)
+        events.append(Finished(*place, reason, usage, queued_ms))
         return events
 
     def fail(self, seq: Sequence, error: ReparteeError, now: float) -> list[Event]:

@@ -74,6 +74,13 @@ class GatewayMetrics:
             buckets=_FIRST_TOKEN_S,
             registry=registry,
         )
+        self.queue_time = Histogram(
+            "repartee_queue_seconds",
+            "From an answer's acceptance by a worker until it first ran.",
+            by_tier,
+            buckets=_FIRST_TOKEN_S,
+            registry=registry,
+        )
         self.chunk_gap = Histogram(
             "repartee_chunk_gap_seconds",
             "Between two chunks of an answer.",
@@ -140,6 +147,9 @@ class ResponseMeter:
         if isinstance(event, Delta):
             self._note_chunk(event)
         elif isinstance(event, Finished):
+            if event.queued_ms is not None:
+                self._metrics.queue_time.labels(*self._labels).observe(event.queued_ms / 1000)
+                self.summary["queued_ms"] = event.queued_ms
             self._end(_OUTCOMES[event.reason])
         elif isinstance(event, Failed):
             self.fail(event.error)

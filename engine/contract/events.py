@@ -100,13 +100,23 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The terminal event of a response that did not fail."""
+    """The terminal event of a response that did not fail.
+
+    Attributes:
+        request_id: Whose.
+        epoch: See the module.
+        seq: See the module.
+        reason: Why it ended.
+        usage: What it counts.
+        queued_ms: From its acceptance until it first ran; None if it never did.
+    """
 
     request_id: str
     epoch: int
     seq: int
     reason: FinishReason
     usage: Usage
+    queued_ms: float | None = None
 
     def to_wire(self) -> dict[str, Any]:
         usage = self.usage
@@ -117,6 +127,7 @@ class Finished:
             "s": self.seq,
             "r": self.reason.value,
             "u": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+            "q": self.queued_ms,
         }
 
 
@@ -158,7 +169,8 @@ def event_from_wire(wire: Mapping[str, Any]) -> Event:
     if kind == "a":
         return Accepted(*head, prompt_tokens=wire["p"])
     if kind == "f":
-        return Finished(*head, reason=FinishReason(wire["r"]), usage=Usage(*wire["u"]))
+        reason, usage = FinishReason(wire["r"]), Usage(*wire["u"])
+        return Finished(*head, reason, usage, wire["q"])
     if kind == "x":
         usage = Usage(*wire["u"]) if wire["u"] else None
         return Failed(*head, error=error_from_wire(wire["err"]), usage=usage)

@@ -33,7 +33,8 @@ def test_one_request_end_to_end() -> None:
     events += bench.run()
     assert [event.seq for event in events] == list(range(len(events)))
     assert [event.num_tokens for event in events if isinstance(event, Delta)] == [1, 3, 3, 3]
-    assert events[-1] == Finished("a", 1, len(events) - 1, FinishReason.LENGTH, Usage(3, 10, 0))
+    usage = Usage(3, 10, 0)
+    assert events[-1] == Finished("a", 1, len(events) - 1, FinishReason.LENGTH, usage, 0.0)
     assert len(text_of(events, "a")) == 10
 
 

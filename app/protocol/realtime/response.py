@@ -158,9 +158,10 @@ class ResponseView:
             frames += self._closing(item, text)
         response = self._response(status, details, output, event.usage)
         cursor = Cursor(event.epoch, event.seq)._asdict()
-        frames.append(
-            self._wire.event("response.done", {"response": response, "repartee.cursor": cursor})
-        )
+        done: dict[str, Any] = {"response": response, "repartee.cursor": cursor}
+        if isinstance(event, Finished):
+            done["repartee.queued_ms"] = event.queued_ms
+        frames.append(self._wire.event("response.done", done))
         return frames
 
     @staticmethod
