@@ -32,6 +32,7 @@ class WatchedFile(Generic[T]):
 
     Attributes:
         value: The content as last understood.
+        on_change: Called after each change.
 
     Raises:
         StartupError: the file cannot be read or understood now.
@@ -41,6 +42,7 @@ class WatchedFile(Generic[T]):
         self.path = path
         self._parse = parse
         self._setting = setting
+        self.on_change: list[Callable[[], None]] = []
         try:
             self._data = _read(path)
             self.value = parse(_text(self._data))
@@ -75,6 +77,8 @@ class WatchedFile(Generic[T]):
             return False
         self._data = data
         logger.info("%s %s was read again", self._setting, self.path)
+        for call in self.on_change:
+            call()
         return True
 
     def _complain(self, reason: str, data: bytes) -> None:

@@ -43,6 +43,10 @@ class ApiKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def has(self, source: str | None) -> bool:
+        """Whether the key that a principal names as its source is there."""
+        return any(known.principal.source == source for known in self._keys)
+
     def find(self, key: str) -> Principal | None:
         """Who holds `key`; takes the same time whichever key matches, or none."""
         digest = hash_key(key)
@@ -89,5 +93,10 @@ def _parse_entry(entry: str) -> ApiKey:
         raise ValueError(f"must have {MIN_KEY_CHARS} to {MAX_KEY_CHARS} characters, has {len(key)}")
     if not _KEY.fullmatch(key):
         raise ValueError("may hold only letters, digits and !#$%&'*+.^_`|~-")
-    principal = Principal(check_tenant(tenant or "default"), check_tier(tier or Tier.STANDARD))
-    return ApiKey(hash_key(key), principal)
+    digest = hash_key(key)
+    principal = Principal(
+        check_tenant(tenant or "default"),
+        check_tier(tier or Tier.STANDARD),
+        source=f"key:{digest[:8].hex()}",
+    )
+    return ApiKey(digest, principal)

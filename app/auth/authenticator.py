@@ -31,6 +31,9 @@ class Authenticator(Protocol):
             Unavailable: the store of client secrets and tickets cannot be asked.
         """
 
+    def is_known(self, principal: Principal) -> bool:
+        """Whether the key behind a caller's credential is still there."""
+
 
 class OpenAuthenticator:
     """Takes anyone; for a gateway on the loopback interface without keys.
@@ -50,6 +53,10 @@ class OpenAuthenticator:
         if credential is None or not _is_grant(credential):
             return _ANYONE
         return await _redeem(self._grants, credential)
+
+    def is_known(self, principal: Principal) -> bool:
+        """See `Authenticator`."""
+        return True
 
 
 class KeyAuthenticator:
@@ -72,13 +79,14 @@ class KeyAuthenticator:
         """See `Authenticator`."""
         if credential is None or len(credential.value) > MAX_CREDENTIAL_CHARS:
             raise refused()
-        if credential.is_ticket:
-            return await _redeem(self._grants, credential)
-        principal = self._keys().find(credential.value)
+        principal = None if credential.is_ticket else self._keys().find(credential.value)
         if principal is not None:
             return principal
         if _is_grant(credential):
-            return await _redeem(self._grants, credential)
+            principal = await _redeem(self._grants, credential)
+            if not self.is_known(principal):
+                raise refused()
+            return principal
         if self._tokens is None:
             raise refused()
         try:
@@ -86,6 +94,12 @@ class KeyAuthenticator:
         except TokenError as refusal:
             logger.debug("token refused: %s", refusal)
             raise refused() from None
+
+    def is_known(self, principal: Principal) -> bool:
+        """See `Authenticator`."""
+        if self._tokens is not None and self._tokens.has(principal.source):
+            return True
+        return self._keys().has(principal.source)
 
 
 def _is_grant(credential: Credential) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from engine.contract import Tier
@@ -38,7 +38,7 @@ class Allowance:
         """
         if not isinstance(values, dict):
             raise ValueError("limits must be a table")
-        known = [field.name for field in fields(cls)]
+        known = [each.name for each in fields(cls)]
         for name, value in values.items():
             if name not in known:
                 raise ValueError(f"{name!r:.40} is no limit; there are {', '.join(known)}")
@@ -66,6 +66,7 @@ class Principal:
         allowance: The credential's own, beside the tenant's.
         is_ephemeral: It came by a client secret or a ticket, which are for sockets only.
         session: Settings of the conversations that it begins, as the store keeps them.
+        source: The key behind the credential, `key:` or `token:` and its name.
     """
 
     tenant: str
@@ -75,6 +76,7 @@ class Principal:
     allowance: Allowance | None = None
     is_ephemeral: bool = False
     session: Mapping[str, Any] | None = None
+    source: str | None = field(default=None, compare=False)
 
     def to_wire(self) -> dict[str, Any]:
         """For the store of client secrets."""

@@ -22,6 +22,7 @@ MAX_TOKEN_CHARS = 4096
 MAX_SUBJECT_CHARS = 256
 # How far clocks may be apart.
 LEEWAY_S = 30.0
+SOURCE = "token:"
 _REQUIRED = ["exp", "aud"]
 # What the library lets through for a token that is not one, or whose numbers are not.
 _FAULTS = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
@@ -76,9 +77,15 @@ class TokenVerifier:
         except _FAULTS as error:
             raise TokenError(f"key {key.kid}: {type(error).__name__}") from None
         try:
-            return _principal(claims)
+            return _principal(claims, f"{SOURCE}{key.kid}")
         except ValueError as error:
             raise TokenError(f"key {key.kid}: {error}") from None
+
+    def has(self, source: str | None) -> bool:
+        """Whether the key that a principal names as its source is there."""
+        if source is None or not source.startswith(SOURCE):
+            return False
+        return self._keys().find(source.removeprefix(SOURCE)) is not None
 
     def _key_of(self, token: str) -> TokenKey:
         try:
@@ -136,7 +143,7 @@ def mint(
     return jwt.encode(claims, key.jwk.key, algorithm=key.algorithm, headers={"kid": key.kid})
 
 
-def _principal(claims: dict[str, Any]) -> Principal:
+def _principal(claims: dict[str, Any], source: str) -> Principal:
     for name in ("exp", "nbf", "iat"):
         value = claims.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -151,4 +158,5 @@ def _principal(claims: dict[str, Any]) -> Principal:
         subject=subject,
         expires_at=float(claims["exp"]),
         allowance=None if limits is None else Allowance.read(limits),
+        source=source,
     )

@@ -10,13 +10,15 @@ from functools import partial
 from starlette.datastructures import QueryParams
 from starlette.websockets import WebSocket
 
-from app.auth import Principal
+from app.auth import Authenticator, Principal
 from app.gateway.config import GatewayConfig
 from app.gateway.conversation import Conversation
+from app.gateway.credential_watch import CredentialWatch
 from app.gateway.edge import PRINCIPAL
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.realtime_socket import RealtimeSocket
 from app.gateway.responses import Responses
+from app.gateway.throttle import TenantThrottles, Throttle
 from app.gateway.transport import CONNECTION, SocketConnection
 from app.gateway.writer import SocketWriter
 from app.protocol.errors import error_event, public
@@ -88,6 +90,7 @@ class RealtimeRoute:
         sessions: The conversations.
         config: Limits.
         metrics: Counts sockets.
+        authenticator: Knows callers, also those who renew their credential.
 
     Attributes:
         sockets: Those open now.
@@ -99,11 +102,14 @@ class RealtimeRoute:
         sessions: SessionStore,
         config: GatewayConfig,
         metrics: GatewayMetrics,
+        authenticator: Authenticator,
     ) -> None:
         self._responses = responses
         self._sessions = sessions
         self._config = config
         self._metrics = metrics
+        self._authenticator = authenticator
+        self._throttles = TenantThrottles(config.max_tenant_events_per_s)
         self._feed = ChangeFeed(config.redis_url, sessions)
         self._keeper: asyncio.Task[None] | None = None
         self.sockets: set[RealtimeSocket] = set()
@@ -167,9 +173,15 @@ class RealtimeRoute:
                 partial(self._feed.follow, subscription),
             )
             wire = RealtimeWire(conversation.session_id, conversation.settings, conversation.card)
+            watch = CredentialWatch(
+                *(principal, self._authenticator),
+                tell=lambda error: writer.send(wire.error(error, None)),
+                close=writer.close,
+            )
+            own = Throttle(self._config.max_events_per_s)
             socket = RealtimeSocket(
                 *(websocket, writer, wire, conversation, self._responses),
-                *(principal, self._config, subscription),
+                *(watch, (own, self._throttles.of(principal.tenant)), subscription),
             )
             await self._run(socket, wanted.after)
         finally:
@@ -188,6 +200,11 @@ class RealtimeRoute:
         known = public(error)
         writer.send(encode(error_event(known, new_id("event_"))))
         writer.close(known.close_code, known.code)
+
+    def look_again(self) -> None:
+        """Keys have changed: end the sockets of those that are gone."""
+        for socket in tuple(self.sockets):
+            socket.watch.look_again()
 
     def drain(self) -> None:
         """Close every socket as soon as nothing runs on it."""

@@ -12,9 +12,8 @@ from contextlib import suppress
 
 from starlette.websockets import WebSocket
 
-from app.auth import Principal
-from app.gateway.config import GatewayConfig
 from app.gateway.conversation import Conversation
+from app.gateway.credential_watch import CredentialWatch
 from app.gateway.drafts import Drafts
 from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
@@ -32,6 +31,7 @@ from app.protocol.realtime.commands import (
     DeleteItem,
     InputDraft,
     Ping,
+    RenewToken,
     RetrieveItem,
     TruncateConversation,
     TruncateItem,
@@ -70,8 +70,8 @@ class RealtimeSocket:
         wire: Reads and renders events.
         conversation: The session.
         responses: The way to the engine.
-        principal: Whose socket it is.
-        config: Limits.
+        watch: Whose socket it is, and for how long.
+        throttles: Slow down whoever sends too many events: the socket's, the tenant's.
         subscription: Changes of the session, made here or elsewhere.
     """
 
@@ -82,8 +82,8 @@ class RealtimeSocket:
         wire: RealtimeWire,
         conversation: Conversation,
         responses: Responses,
-        principal: Principal,
-        config: GatewayConfig,
+        watch: CredentialWatch,
+        throttles: tuple[Throttle, ...],
         subscription: Subscription,
     ) -> None:
         self._websocket = websocket
@@ -91,11 +91,11 @@ class RealtimeSocket:
         self._wire = wire
         self._conversation = conversation
         self._responses = responses
-        self._principal = principal
-        self._throttle = Throttle(config.max_events_per_s)
+        self.watch = watch
+        self._throttles = throttles
         self._inbox: asyncio.Queue[str] = asyncio.Queue(INBOX_EVENTS)
         self._running: dict[str, RunningResponse] = {}
-        self._drafts = Drafts(conversation, responses, principal)
+        self._drafts = Drafts(conversation, responses, watch.principal)
         self._goodbye: tuple[int, str] | None = None
         self._tabs = TabSync(
             *(subscription, conversation, wire, writer, responses),
@@ -115,6 +115,7 @@ class RealtimeSocket:
             after: The last place of that response which the client saw.
         """
         await self._greet(after)
+        self.watch.start()
         worker = asyncio.create_task(self._carry_out())
         try:
             await self._read()
@@ -125,6 +126,7 @@ class RealtimeSocket:
             worker.cancel()
             with suppress(asyncio.CancelledError):
                 await worker
+            self.watch.stop()
             self._tabs.close()
             self._detach()
             self._responses.spawn(self._drafts.close())
@@ -160,7 +162,8 @@ class RealtimeSocket:
             if text is None:
                 self.close(BINARY_CODE, "text frames only")
                 return
-            await self._throttle.wait()
+            for throttle in self._throttles:
+                await throttle.wait()
             await self._inbox.put(text)
 
     async def _carry_out(self) -> None:
@@ -183,6 +186,8 @@ class RealtimeSocket:
 
     async def _execute(self, received: Received) -> None:
         command: Command = received.command
+        if not isinstance(command, RenewToken | CancelResponse | Ping):
+            self.watch.check()
         match command:
             case CreateResponse():
                 await self._create_response(command, received.event_id)
@@ -209,6 +214,8 @@ class RealtimeSocket:
                 # While an answer runs, nobody knows yet what the next prompt begins with.
                 if self._active() is None:
                     self._drafts.offer(text)
+            case RenewToken(token):
+                self._send("repartee.token.renewed", expires_at=await self.watch.renew(token))
             case Ping():
                 self._send("repartee.pong")
 
@@ -287,7 +294,7 @@ class RealtimeSocket:
             model=self._conversation.card.id,
             messages=messages,
             sampling=command.sampling,
-            principal=self._principal,
+            principal=self.watch.principal,
             conversation_id=None if conversation is None else conversation.session_id,
         )
 
@@ -307,6 +314,8 @@ class RealtimeSocket:
             metadata=command.metadata,
         )
         self._writer.send(view.created())
+        if answer.charge is not None and answer.charge.standing.limits:
+            self._send("rate_limits.updated", **answer.charge.standing.event_fields())
         self._start(RunningResponse(view, answer, conversation, self._writer))
 
     def _start(self, running: RunningResponse) -> RunningResponse:

@@ -38,6 +38,7 @@ from app.gateway.pages import PageFiles
 from app.gateway.realtime import RealtimeRoute
 from app.gateway.responses import Responses
 from app.gateway.sessions_api import SessionRoutes
+from app.gateway.tracing import make_tracing
 from app.gateway.transport import HttpConnection, SocketConnection, bound_connections
 from app.limits import Limiter
 from app.protocol.errors import UnknownRoute, UpgradeRequired, WrongMethod
@@ -72,12 +73,20 @@ class Gateway:
         self.config = config
         self.gate = Gate(config.max_connections, minds_strangers=config.needs_key)
         self.metrics = GatewayMetrics(engine.workers)
-        self.responses = Responses(engine, self.metrics, limiter, config.answer_timeout_s)
+        self._tracing = make_tracing(config.otlp_endpoint)
+        self.responses = Responses(
+            engine, self.metrics, limiter, config.answer_timeout_s, self._tracing
+        )
         self._engine = engine
         self._sessions = sessions
         self._grants = grants
         self._limiter = limiter
-        self.realtime = RealtimeRoute(self.responses, sessions, config, self.metrics)
+        self._authenticator = _authenticator(config, grants)
+        self.realtime = RealtimeRoute(
+            *(self.responses, sessions, config, self.metrics, self._authenticator)
+        )
+        for file in config.watched_files:
+            file.on_change.append(self.realtime.look_again)
         self.app = self._build()
 
     def _build(self) -> Starlette:
@@ -114,7 +123,7 @@ class Gateway:
         app.router.redirect_slashes = False
         app.add_middleware(
             Edge,
-            authenticator=_authenticator(self.config, self._grants),
+            authenticator=self._authenticator,
             limiter=self._limiter,
             origins=self.config.origin_policy,
             metrics=self.metrics,
@@ -140,6 +149,8 @@ class Gateway:
             await self._limiter.close()
             await self._engine.close()
             await self._sessions.close()
+            # Its last spans go over the network.
+            await asyncio.to_thread(self._tracing.close)
 
     async def drain(self) -> None:
         """Take no more work, let answers end within the grace, then say goodbye."""

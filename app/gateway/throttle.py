@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from weakref import WeakValueDictionary
 
 # Events after which a sender lets others run, even within its rate.
 YIELD_EVERY = 16
@@ -34,3 +35,60 @@ class Throttle:
         self._left -= 1
         if self._left < 0:
             await asyncio.sleep(-self._left / self._rate)
+
+
+class TenantThrottles:
+    """One throttle for all sockets of a tenant, as long as there are any.
+
+    Args:
+        rate: Events a second of each tenant.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._throttles: WeakValueDictionary[str, Throttle] = WeakValueDictionary()
+
+    def of(self, tenant: str) -> Throttle:
+        """The tenant's; whoever uses it holds on to it."""
+        throttle = self._throttles.get(tenant)
+        if throttle is None:
+            throttle = self._throttles[tenant] = Throttle(self._rate)
+        return throttle
+
+
+class TenantThrottles:
+    """One throttle for all sockets of a tenant, as long as there are any.
+
+    Args:
+        rate: Events a second of each tenant.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._throttles: WeakValueDictionary[str, Throttle] = WeakValueDictionary()
+
+    def of(self, tenant: str) -> Throttle:
+        """The tenant's; whoever uses it holds on to it."""
+        throttle = self._throttles.get(tenant)
+        if throttle is None:
+            throttle = self._throttles[tenant] = Throttle(self._rate)
+        return throttle
+
+
+class TenantThrottles:
+    """One throttle for all sockets of a tenant, as long as there are any.
+
+    Args:
+        rate: Events a second of each tenant.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._throttles: WeakValueDictionary[str, Throttle] = WeakValueDictionary()
+
+    def of(self, tenant: str) -> Throttle:
+        """The tenant's; whoever uses it holds on to it."""
+        throttle = self._throttles.get(tenant)
+        if throttle is None:
+            throttle = self._throttles[tenant] = Throttle(self._rate)
+        return throttle

@@ -12,7 +12,7 @@ there for form's sake.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.protocol.content import check_size
 from app.protocol.fields import Fields, join, missing
@@ -31,6 +31,7 @@ from engine.contract import InvalidRequest, Message, ModelCard, SamplingParams
 MAX_METADATA = 16
 MAX_METADATA_KEY_CHARS = 64
 MAX_METADATA_VALUE_CHARS = 512
+MAX_TOKEN_CHARS = 4096
 _AUDIO_MS_LIMIT = 2**53
 
 
@@ -117,6 +118,13 @@ class InputDraft:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewToken:
+    """Go on under another credential of the same tenant."""
+
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     """Answer at once."""
 
@@ -131,6 +139,7 @@ Command = (
     | CreateResponse
     | CancelResponse
     | InputDraft
+    | RenewToken
     | Ping
 )
 
@@ -300,6 +309,11 @@ def _read_input_draft(fields: Fields, settings: SessionSettings, card: ModelCard
     return draft
 
 
+def _read_renewal(fields: Fields, settings: SessionSettings, card: ModelCard) -> RenewToken:
+    fields.only(("type", "event_id", "token"))
+    return RenewToken(fields.required_string("token", MAX_TOKEN_CHARS))
+
+
 def _read_ping(fields: Fields, settings: SessionSettings, card: ModelCard) -> Ping:
     fields.only(("type", "event_id"))
     return Ping()
@@ -315,5 +329,6 @@ _READERS: dict[str, Callable[[Fields, SessionSettings, ModelCard], Command]] = {
     "response.cancel": _read_response_cancel,
     "repartee.conversation.truncate": _read_truncate,
     "repartee.input_draft": _read_input_draft,
+    "repartee.token.renew": _read_renewal,
     "repartee.ping": _read_ping,
 }
