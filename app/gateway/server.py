@@ -38,7 +38,6 @@ from app.gateway.pages import PageFiles
 from app.gateway.realtime import RealtimeRoute
 from app.gateway.responses import Responses
 from app.gateway.sessions_api import SessionRoutes
-from app.gateway.tracing import make_tracing
 from app.gateway.transport import HttpConnection, SocketConnection, bound_connections
 from app.limits import Limiter
 from app.protocol.errors import UnknownRoute, UpgradeRequired, WrongMethod
@@ -73,10 +72,7 @@ class Gateway:
         self.config = config
         self.gate = Gate(config.max_connections, minds_strangers=config.needs_key)
         self.metrics = GatewayMetrics(engine.workers)
-        self._tracing = make_tracing(config.otlp_endpoint)
-        self.responses = Responses(
-            engine, self.metrics, limiter, config.answer_timeout_s, self._tracing
-        )
+        self.responses = Responses(engine, self.metrics, limiter, config.answer_timeout_s)
         self._engine = engine
         self._sessions = sessions
         self._grants = grants
@@ -149,8 +145,6 @@ class Gateway:
             await self._limiter.close()
             await self._engine.close()
             await self._sessions.close()
-            # Its last spans go over the network.
-            await asyncio.to_thread(self._tracing.close)
 
     async def drain(self) -> None:
         """Take no more work, let answers end within the grace, then say goodbye."""
