@@ -122,6 +122,12 @@ def _redis_url(text: str) -> str:
     return text
 
 
+def _http_url(text: str) -> str:
+    if text and not text.startswith(("http://", "https://")):
+        raise ValueError("a URL that begins with http:// or https://")
+    return text
+
+
 def _origins(text: str) -> tuple[str, ...]:
     origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
     for origin in origins:
@@ -432,6 +438,16 @@ OPTIONS: tuple[Option, ...] = (
         "How log lines are written: for people, or one JSON object a line with its fields.",
         "",
         (SERVE, GATEWAY, WORKER),
+    ),
+    Option(
+        "otlp-endpoint",
+        _http_url,
+        "",
+        "URL",
+        "OpenTelemetry collector that gets a span for each answer, by OTLP over HTTP; needs "
+        "`pip install 'repartee[otel]'`.",
+        "no traces",
+        (SERVE, GATEWAY),
     ),
 )
 

@@ -51,6 +51,7 @@ class GatewaySettings:
         allowed_origins: Web origins besides the gateway's own.
         log_level: debug, info, warning or error.
         log_format: text or json.
+        otlp_endpoint: Base URL of an OpenTelemetry collector; empty for no traces.
     """
 
     host: str
@@ -66,6 +67,7 @@ class GatewaySettings:
     allowed_origins: tuple[str, ...]
     log_level: str
     log_format: str
+    otlp_endpoint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,7 @@ class _Values:
             allowed_origins=self.texts("allowed-origins"),
             log_level=self.text("log-level"),
             log_format=self.text("log-format"),
+            otlp_endpoint=self.text("otlp-endpoint"),
         )
 
     def worker(self) -> WorkerSettings:
@@ -338,6 +341,7 @@ def gateway_environment(settings: GatewaySettings, environ: Mapping[str, str]) -
         "REPARTEE_ALLOWED_ORIGINS": ",".join(settings.allowed_origins),
         "REPARTEE_LOG_LEVEL": settings.log_level,
         "REPARTEE_LOG_FORMAT": settings.log_format,
+        "REPARTEE_OTLP_ENDPOINT": settings.otlp_endpoint,
     }
     return {**without_our_variables(environ), **ours}
 

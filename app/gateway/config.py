@@ -64,6 +64,7 @@ class GatewayConfig:
         write_timeout_s: Until a peer that takes no bytes is cut.
         answer_timeout_s: An answer's deadline, counted from its request.
         grace_s: How long running answers may go on after SIGTERM; 0 ends them at once.
+        otlp_endpoint: Base URL of an OpenTelemetry collector; empty for no traces.
 
     Raises:
         StartupError: naming the setting.
@@ -93,6 +94,7 @@ class GatewayConfig:
     write_timeout_s: float = 20.0
     answer_timeout_s: float = 600.0
     grace_s: float = 30.0
+    otlp_endpoint: str = ""
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -129,6 +131,7 @@ class GatewayConfig:
             allowed_origins=settings.allowed_origins,
             max_connections=settings.max_connections,
             grace_s=settings.grace_s,
+            otlp_endpoint=settings.otlp_endpoint,
         )
 
     @property

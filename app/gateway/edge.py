@@ -19,6 +19,7 @@ from app.gateway.edge_answer import CLIENT_LEFT, EdgeAnswer
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.origins import OriginPolicy
 from app.gateway.targets import tickets_of, to_origin_form
+from app.gateway.tracing import trace_parent
 from app.gateway.transport import CONNECTION, HttpConnection, SocketConnection
 from app.limits import Limiter, RateLimited
 from app.limits.limiter import standing
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 PRINCIPAL = "repartee.principal"
 # Everything else (the page's files, /livez, /readyz) is open to all.
 PROTECTED_PREFIXES = ("/v1", "/metrics")
-SOCKET_PATHS = ("/v1/realtime",)
+SOCKET_PATHS = ("/v1/realtime", "/v1/responses")
 MAX_HEAD_BYTES = 64 * 1024
 # Where each POST is a request that the caller's limits count.
 LIMITED_PATHS = frozenset(
@@ -83,6 +84,7 @@ class Edge:
         answer = EdgeAnswer(scope, send, self._allowed_origin(headers))
         noted = standing.set(answer.standings)
         try:
+            trace_parent.set(headers.get("traceparent", ""))
             with log_context(request_id=answer.request_id):
                 await self._serve(scope, receive, headers, answer)
         except ReparteeError as error:

@@ -16,6 +16,7 @@ from typing import Any
 
 from app.auth import Principal
 from app.gateway.metrics import GatewayMetrics, ResponseMeter
+from app.gateway.tracing import Tracing, trace_parent
 from app.limits import Charge, Limiter, foreseen_tokens
 from app.routing import EngineClient, ResponseStream
 from engine.contract import (
@@ -50,6 +51,7 @@ class Answer:
         stream: Where the events come from.
         meter: Counts them; None for an answer that another request counts.
         charge: What the caller's limits were charged; None likewise.
+        request: What was asked for; None likewise.
 
     Attributes:
         used_tokens: What it came to, once it has ended; None if that is not known.
@@ -61,7 +63,10 @@ class Answer:
         stream: ResponseStream,
         meter: ResponseMeter | None = None,
         charge: Charge | None = None,
+        request: GenerateRequest | None = None,
     ) -> None:
+        self._request = request
+        self._trace_parent = trace_parent.get()
         self._responses = responses
         self._stream = stream
         self._meter = meter
@@ -110,6 +115,13 @@ class Answer:
         if not self.is_ended:
             self._responses.spawn(self._finish_unread())
 
+    async def detach(self) -> None:
+        """Nobody listens here any more; the answer goes on."""
+        if not self.is_ended:
+            self.is_ended = True
+            self._responses.ended(self)
+        await self._stream.close()
+
     async def _finish_unread(self) -> None:
         try:
             async with asyncio.timeout(ABANDON_TIMEOUT_S):
@@ -130,6 +142,10 @@ class Answer:
         if self._meter is not None:
             fields = {"response_id": self.request_id, **self._meter.summary}
             logger.info("response ended", extra=fields)
+            if self._request is not None:
+                self._responses.tracing.ended(
+                    self._request, self._trace_parent, self._meter.summary
+                )
         self._responses.ended(self)
 
 
@@ -141,6 +157,7 @@ class Responses:
         metrics: Where answers are counted.
         limiter: What callers may ask for.
         answer_timeout_s: Deadline of each answer, from its request.
+        tracing: Told of each answer that ended.
 
     Attributes:
         is_draining: New work is refused.
@@ -153,7 +170,9 @@ class Responses:
         metrics: GatewayMetrics,
         limiter: Limiter,
         answer_timeout_s: float,
+        tracing: Tracing,
     ) -> None:
+        self.tracing = tracing
         self.engine = engine
         self.limiter = limiter
         self._metrics = metrics
@@ -242,7 +261,7 @@ class Responses:
             meter.fail(error)
             self.spawn(self.limiter.settle(charge, 0))
             raise
-        answer = Answer(self, stream, meter, charge)
+        answer = Answer(self, stream, meter, charge, request)
         self._running.add(answer)
         return answer
 

@@ -37,7 +37,9 @@ from app.gateway.models import ModelRoutes
 from app.gateway.pages import PageFiles
 from app.gateway.realtime import RealtimeRoute
 from app.gateway.responses import Responses
+from app.gateway.responses_api import ResponsesRoutes
 from app.gateway.sessions_api import SessionRoutes
+from app.gateway.tracing import make_tracing
 from app.gateway.transport import HttpConnection, SocketConnection, bound_connections
 from app.limits import Limiter
 from app.protocol.errors import UnknownRoute, UpgradeRequired, WrongMethod
@@ -72,7 +74,10 @@ class Gateway:
         self.config = config
         self.gate = Gate(config.max_connections, minds_strangers=config.needs_key)
         self.metrics = GatewayMetrics(engine.workers)
-        self.responses = Responses(engine, self.metrics, limiter, config.answer_timeout_s)
+        self._tracing = make_tracing(config.otlp_endpoint)
+        self.responses = Responses(
+            engine, self.metrics, limiter, config.answer_timeout_s, self._tracing
+        )
         self._engine = engine
         self._sessions = sessions
         self._grants = grants
@@ -91,6 +96,9 @@ class Gateway:
         models = ModelRoutes(self.responses)
         grants = GrantRoutes(self._grants, self.responses, self.config)
         sessions = SessionRoutes(self._sessions, self.responses, self.config)
+        responses = ResponsesRoutes(
+            self.responses, self._sessions.responses, self.config, self.metrics
+        )
         routes = [
             _route("GET", "/livez", health.live),
             _route("GET", "/readyz", health.ready),
@@ -104,6 +112,10 @@ class Gateway:
                 {"GET": sessions.one, "POST": sessions.rename, "DELETE": sessions.delete},
             ),
             _route("GET", "/v1/sessions/{id}/export", sessions.export),
+            _route("POST", "/v1/responses", responses.create),
+            _methods("/v1/responses/{id}", {"GET": responses.one, "DELETE": responses.delete}),
+            _route("POST", "/v1/responses/{id}/cancel", responses.cancel),
+            _route("GET", "/v1/responses/{id}/input_items", responses.input_items),
             _route("POST", "/v1/realtime/client_secrets", grants.client_secret),
             _route("POST", "/v1/realtime/tickets", grants.ticket),
             WebSocketRoute("/v1/realtime", self.realtime.__call__),
@@ -145,6 +157,8 @@ class Gateway:
             await self._limiter.close()
             await self._engine.close()
             await self._sessions.close()
+            # Its last spans go over the network.
+            await asyncio.to_thread(self._tracing.close)
 
     async def drain(self) -> None:
         """Take no more work, let answers end within the grace, then say goodbye."""

@@ -169,8 +169,7 @@ def event_from_wire(wire: Mapping[str, Any]) -> Event:
     if kind == "a":
         return Accepted(*head, prompt_tokens=wire["p"])
     if kind == "f":
-        reason, usage = FinishReason(wire["r"]), Usage(*wire["u"])
-        return Finished(*head, reason, usage, wire["q"])
+        return Finished(*head, FinishReason(wire["r"]), Usage(*wire["u"]), wire["q"])
     if kind == "x":
         usage = Usage(*wire["u"]) if wire["u"] else None
         return Failed(*head, error=error_from_wire(wire["err"]), usage=usage)

@@ -26,6 +26,7 @@ SETTINGS = GatewaySettings(
     allowed_origins=(),
     log_level="info",
     log_format="text",
+    otlp_endpoint="",
 )
 
 
