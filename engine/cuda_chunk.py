@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 
 from engine.cuda_graph import Pool, StepGraph
+from engine.shared_prefix import Group, fill_tiles
 from engine.step import Work
 from kernels.cuda.launch import overlapped_launches
 from kernels.decode_state.triton import advance
-from kernels.kv_cache import AttentionBatch, LayerCache
+from kernels.kv_cache import AttentionBatch, LayerCache, SharedPrefix
 from kernels.sampling import SamplingRow
 from kernels.sampling.triton import DeviceRows, sample_rows
 
@@ -50,7 +51,9 @@ class Segment:
 class _HostRows:
     """What the host tells the device of a batch's rows, in pinned memory."""
 
-    def __init__(self, num_rows: int, max_blocks: int, pinned: bool) -> None:
+    def __init__(
+        self, num_rows: int, max_blocks: int, tile_shape: tuple[int, int], pinned: bool
+    ) -> None:
         # ids, positions, sample positions, slots, seeds, limits, steps
         self.ints = torch.empty(7, num_rows, dtype=torch.int64, pin_memory=pinned)
         # context length, top_k
@@ -58,6 +61,10 @@ class _HostRows:
         # temperature, top_p, min_p
         self.floats = torch.empty(3, num_rows, dtype=torch.float32, pin_memory=pinned)
         self.tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, pin_memory=pinned)
+        # See `SharedPrefix`.
+        self.tile_rows = torch.zeros(tile_shape, dtype=torch.int32, pin_memory=pinned)
+        self.tile_lens = torch.zeros(tile_shape[0], dtype=torch.int32, pin_memory=pinned)
+        self.row_lens = torch.zeros(num_rows, dtype=torch.int32, pin_memory=pinned)
 
 
 class DecodeChunk:
@@ -70,6 +77,7 @@ class DecodeChunk:
         max_context_len: Longest context of any row, rounded up; sizes the attention.
         max_blocks: Blocks of the longest sequence that may come.
         max_steps: Most steps a segment.
+        tile_shape: Of `SharedPrefix.tile_rows`; None reads each row's own KV only.
         device: Where it runs.
         pool: The graphs' shared memory.
     """
@@ -82,6 +90,7 @@ class DecodeChunk:
         max_context_len: int,
         max_blocks: int,
         max_steps: int,
+        tile_shape: tuple[int, int] | None,
         device: torch.device,
         pool: Pool,
     ) -> None:
@@ -92,7 +101,9 @@ class DecodeChunk:
         self._num_rows = num_rows
         pinned = device.type == "cuda"
         # What was given to the device may still be on its way while the host fills the next.
-        self._host = [_HostRows(num_rows, max_blocks, pinned) for _ in range(2)]
+        self._host = [
+            _HostRows(num_rows, max_blocks, tile_shape or (0, 0), pinned) for _ in range(2)
+        ]
         # One segment is read while a second and a third are under way.
         self._host_out = [
             torch.empty(max_steps, num_rows, dtype=torch.int64, pin_memory=pinned) for _ in range(3)
@@ -107,12 +118,20 @@ class DecodeChunk:
         self._lens = torch.zeros(2, num_rows, dtype=torch.int32, device=device)
         self._out = torch.empty(max_steps, num_rows, dtype=torch.int64, device=device)
         self._rows = torch.arange(num_rows, device=device)
+        self._shared: SharedPrefix | None = None
+        if tile_shape is not None:
+            self._shared = SharedPrefix(
+                torch.full(tile_shape, -1, dtype=torch.int32, device=device),
+                torch.zeros(tile_shape[0], dtype=torch.int32, device=device),
+                torch.zeros(num_rows, dtype=torch.int32, device=device),
+            )
         self._batch = AttentionBatch(
             query_starts=torch.arange(num_rows + 1, dtype=torch.int32, device=device),
             context_lens=self._lens[0],
             block_tables=self._tables,
             max_query_len=1,
             max_context_len=max_context_len,
+            shared=self._shared,
         )
         temperature, top_p, min_p = self._floats
         self._sampling = DeviceRows(
@@ -122,12 +141,15 @@ class DecodeChunk:
         self.start(())
         self._graph = StepGraph(self._step, pool)
 
-    def start(self, work: Rows, made: Sequence[list[int]] = ()) -> None:
+    def start(
+        self, work: Rows, made: Sequence[list[int]] = (), groups: Sequence[Group] = ()
+    ) -> None:
         """Put the device's rows where `work` says; steps under way are not waited for.
 
         Args:
             work: The rows.
             made: Tokens of each row that were made already, from where `work` starts on.
+            groups: Rows that begin with the same blocks, where the chunk shares prefixes.
         """
         host = self._next_host()
         _fill_tables(host, work)
@@ -137,6 +159,14 @@ class DecodeChunk:
         self._floats.copy_(host.floats, non_blocking=True)
         self._tables.copy_(host.tables, non_blocking=True)
         self._lens.copy_(host.lens, non_blocking=True)
+        if self._shared is not None:
+            fill_tiles(
+                groups, self._block_size, host.tile_rows.numpy(), host.tile_lens.numpy(),
+                host.row_lens.numpy(),
+            )  # fmt: skip
+            self._shared.tile_rows.copy_(host.tile_rows, non_blocking=True)
+            self._shared.tile_lens.copy_(host.tile_lens, non_blocking=True)
+            self._shared.row_lens.copy_(host.row_lens, non_blocking=True)
 
     def extend(self, work: Rows) -> None:
         """Tell the device of the blocks that its rows, the same as before, have been given."""

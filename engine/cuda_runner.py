@@ -14,9 +14,16 @@ from engine.cuda_ahead import Ahead, AheadLength, covered
 from engine.cuda_chunk import DecodeChunk, Rows
 from engine.cuda_memory import MAX_GRAPHS, gauges
 from engine.cuda_prefill import PIECE_LENGTHS, PrefillPiece
-from engine.kv_blocks import copy_kv_blocks, make_caches, read_kv_blocks, write_kv_blocks
+from engine.kv_blocks import (
+    copy_kv_blocks,
+    kv_bytes_per_token,
+    make_caches,
+    read_kv_blocks,
+    write_kv_blocks,
+)
 from engine.runner import Model, StepInputs, accepted_tokens
 from engine.sampling_rows import sampling_row
+from engine.shared_prefix import PrefixFinder, num_tiles, tile_sequences
 from engine.step import StepOutput, StepPlan, StepTimes, Work
 from kernels.kv_cache import AttentionBatch
 from kernels.sampling import SamplingBatch, SamplingRow
@@ -64,7 +71,14 @@ class CudaRunner:
         window = model.config.context_window
         self._max_blocks = min(-(-window // config.block_size) + 1, config.num_blocks)
         self._caches = make_caches(model.config, config, kv_dtype, self._device)
-        self._chunks: dict[tuple[int, int], DecodeChunk] = {}
+        self._chunks: dict[tuple[int, int, bool], DecodeChunk] = {}
+        self._group = model.config.num_heads // model.config.num_kv_heads
+        self._prefixes = PrefixFinder(
+            config.block_size,
+            kv_bytes_per_token(model.config, kv_dtype)
+            * config.block_size
+            // model.config.num_layers,
+        )
         self._pieces: dict[int, PrefillPiece] = {}
         self._ahead: Ahead | None = None
         self._ahead_length = AheadLength(max_decode_steps // 2)
@@ -134,18 +148,26 @@ class CudaRunner:
         """See `engine.step.Runner`."""
         write_kv_blocks(self._caches, blocks, contents)
 
-    def chunk(self, num_rows: int, context_len: int) -> DecodeChunk:
-        """The decode chunk for a batch, captured on first use."""
+    def chunk(self, num_rows: int, context_len: int, is_shared: bool = False) -> DecodeChunk:
+        """The decode chunk for a batch, captured on first use.
+
+        Args:
+            num_rows: Sequences that decode.
+            context_len: The longest context.
+            is_shared: Whether prefixes in common are read once; see `engine.shared_prefix`.
+        """
         rows = next(count for count in ROW_COUNTS if count >= num_rows)
         context = next(step for step in CONTEXT_STEPS if step >= context_len)
+
+        tile_shape = (num_tiles(rows, self._group), tile_sequences(self._group))
 
         def make() -> DecodeChunk:
             return DecodeChunk(
                 self._model.forward, self._caches, rows, context, self._max_blocks,
-                self._max_steps, self._device, self._pool,
+                self._max_steps, tile_shape if is_shared else None, self._device, self._pool,
             )  # fmt: skip
 
-        return self._kept(self._chunks, (rows, context), make)
+        return self._kept(self._chunks, (rows, context, is_shared), make)
 
     def piece(self, num_tokens: int) -> PrefillPiece:
         """The graph for a prefill piece, captured on first use."""
@@ -190,9 +212,11 @@ class CudaRunner:
         places = ahead.find(work) if ahead is not None else None
         early: list[list[int]] = [[] for _ in work]
         num_early = 0
-        chunk = self.chunk(len(work), max(item.start for item, _ in work) + 2 * self._max_steps)
+        groups = self._prefixes.find([item for item, _ in work])
+        longest = max(item.start for item, _ in work) + 2 * self._max_steps
+        chunk = self.chunk(len(work), longest, bool(groups))
         if ahead is None or places is None:
-            chunk.start(work)
+            chunk.start(work, groups=groups)
         else:
             self._ahead_length.plan_came(started)
             num_early = ahead.segment.num_steps
@@ -200,7 +224,7 @@ class CudaRunner:
                 chunk.extend(work)
             elif num_early < num_steps:
                 early = ahead.tokens(places)
-                chunk.start(work, early)
+                chunk.start(work, early, groups)
         late = None
         if num_early < num_steps:
             late = chunk.launch(num_steps - num_early)

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engine.step import Work
+
 # Query rows of a tile's matrix: what the tensor cores take at once, and few enough that
 # its running softmax stays in registers.
 _MATRIX_ROWS = 64
 # Tiles beyond those that the batch fills when all of it shares one prefix.
 _SPARE_TILES = 4
-# Tokens that a group must not read again to be worth a pass of its own.
-_LEAST_SAVED_TOKENS = 1024
+# KV bytes of one layer that a group must not read again to be worth a launch of its own.
+_LEAST_SAVED_BYTES = 16 << 20
 
 Ints = npt.NDArray[np.int32]
 
@@ -101,32 +103,23 @@ def _largest_rectangle(heights: Sequence[int], begin: int, end: int) -> tuple[in
 
 
 def fill_tiles(
-    tables: Ints,
-    limits: Sequence[int],
-    block_size: int,
-    tile_rows: Ints,
-    tile_lens: Ints,
-    row_lens: Ints,
-) -> bool:
-    """Find groups and write them as tiles; a group that finds no room is left out.
+    groups: Sequence[Group], block_size: int, tile_rows: Ints, tile_lens: Ints, row_lens: Ints
+) -> None:
+    """Write groups as tiles; a group that finds no room is left out.
 
     Args:
-        tables: int32 [rows, blocks].
-        limits: See `find_groups`.
+        groups: The first ones find room first.
         block_size: Tokens a block.
         tile_rows: Written, as of `SharedPrefix`.
         tile_lens: Written.
         row_lens: Written.
-
-    Returns:
-        Whether any tile is in use.
     """
     tile_rows.fill(-1)
     tile_lens.fill(0)
     row_lens.fill(0)
     capacity = tile_rows.shape[1]
     used = 0
-    for group in find_groups(tables, limits, -(-_LEAST_SAVED_TOKENS // block_size)):
+    for group in groups:
         if used + -(-len(group.rows) // capacity) > len(tile_lens):
             continue
         for first in range(0, len(group.rows), capacity):
@@ -135,4 +128,38 @@ def fill_tiles(
             tile_lens[used] = group.num_blocks * block_size
             used += 1
         row_lens[list(group.rows)] = group.num_blocks * block_size
-    return used > 0
+
+
+class PrefixFinder:
+    """Finds the groups of one plan after another, and remembers the last one's.
+
+    Args:
+        block_size: Tokens a block.
+        block_bytes: KV bytes of one layer's block.
+    """
+
+    def __init__(self, block_size: int, block_bytes: int) -> None:
+        self._block_size = block_size
+        self._least_saved = -(-_LEAST_SAVED_BYTES // block_bytes)
+        self._key: tuple[tuple[int, int], ...] = ()
+        self._groups: list[Group] = []
+
+    def find(self, work: Sequence[Work]) -> list[Group]:
+        """The groups of sequences that decode; empty where sharing wouldn't pay.
+
+        While the same sequences run on, so do their groups: blocks that come to a table
+        are its own.
+        """
+        key = tuple((item.sequence.id, item.sequence.num_suspensions) for item in work)
+        if key != self._key:
+            self._key, self._groups = key, self._find(work)
+        return self._groups
+
+    def _find(self, work: Sequence[Work]) -> list[Group]:
+        limits = [item.start // self._block_size for item in work]
+        if sum(limits) - max(limits) < self._least_saved:
+            return []
+        tables = np.zeros((len(work), max(limits)), np.int32)
+        for table, limit, item in zip(tables, limits, work, strict=True):
+            table[:limit] = item.sequence.block_table[:limit]
+        return find_groups(tables, limits, self._least_saved)

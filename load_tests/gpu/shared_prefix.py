@@ -24,7 +24,7 @@ import torch
 import engine.loading  # noqa: F401 - before engine.model, which it imports back
 from engine.kv_blocks import KV_DTYPES
 from engine.model.llama import CausalLM
-from engine.shared_prefix import fill_tiles, num_tiles, tile_sequences
+from engine.shared_prefix import fill_tiles, find_groups, num_tiles, tile_sequences
 from kernels.cuda import launch
 from kernels.cuda.launch import overlapped_launches
 from kernels.kv_cache import AttentionBatch, LayerCache, SharedPrefix
@@ -51,7 +51,8 @@ def make_batch(rows: int, prefix: int, tail: int, group: int) -> AttentionBatch:
     lens, row_lens = np.zeros(len(tiles), np.int32), np.zeros(rows, np.int32)
     limits = [(prefix + tail - 1) // BLOCK] * rows
     started = time.perf_counter()
-    fill_tiles(tables.numpy(), limits, BLOCK, tiles, lens, row_lens)
+    groups = find_groups(tables.numpy(), limits, 1)
+    fill_tiles(groups, BLOCK, tiles, lens, row_lens)
     took = time.perf_counter() - started
     print(f"{rows} chats: groups found in {took * 1e6:.0f} us, {(lens > 0).sum()} tiles")
     shared = SharedPrefix(*(torch.from_numpy(part).cuda() for part in (tiles, lens, row_lens)))

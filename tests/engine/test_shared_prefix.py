@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.shared_prefix import Group, fill_tiles, find_groups, num_tiles, tile_sequences
+from engine.shared_prefix import (
+    Group,
+    PrefixFinder,
+    fill_tiles,
+    find_groups,
+    num_tiles,
+    tile_sequences,
+)
+from engine.step import Work
 
 
 def table_of(rows: list[list[int]]) -> np.ndarray:
@@ -62,28 +72,46 @@ def test_the_best_group_is_found_and_all_are_true(rows: list[list[int]], least: 
 
 
 def test_tiles_hold_every_row_of_a_group_once() -> None:
-    prompt = list(range(500, 600))
-    rows = [[*prompt, i] for i in range(37)] + [[i] for i in range(3)]
-    tables = table_of(rows)
     assert (tile_sequences(4), tile_sequences(3), tile_sequences(1)) == (16, 16, 64)
     assert (tile_sequences(32), tile_sequences(128)) == (2, 2)
-    tiles = num_tiles(len(rows), 4)
+    tiles = num_tiles(40, 4)
     assert tiles == 3 + 4
     tile_rows = np.zeros((tiles, 16), np.int32)
     tile_lens, row_lens = np.ones(tiles, np.int32), np.ones(40, np.int32)
-    limits = [len(row) - 1 for row in rows]
-    assert fill_tiles(tables, limits, 16, tile_rows, tile_lens, row_lens)
-    assert tile_lens.tolist() == [1600] * 3 + [0] * 4
-    assert sorted(tile_rows[tile_rows >= 0].tolist()) == list(range(37))
-    assert row_lens.tolist() == [1600] * 37 + [0] * 3
+    groups = [Group(tuple(range(37)), 100), Group((38, 39), 5)]
+    fill_tiles(groups, 16, tile_rows, tile_lens, row_lens)
+    assert tile_lens.tolist() == [1600] * 3 + [80] + [0] * 3
+    assert sorted(tile_rows[:3][tile_rows[:3] >= 0].tolist()) == list(range(37))
+    assert tile_rows[3].tolist() == [38, 39] + [-1] * 14
+    assert row_lens.tolist() == [1600] * 37 + [0] + [80] * 2
 
 
-def test_small_groups_and_groups_without_room_are_left_out() -> None:
-    rows = [[100 + i // 2, 200 + i // 2, i] for i in range(20)]
+def test_groups_without_room_are_left_out() -> None:
     tile_rows, tile_lens = np.zeros((2, 4), np.int32), np.zeros(2, np.int32)
     row_lens = np.zeros(20, np.int32)
-    assert not fill_tiles(table_of(rows), [2] * 20, 16, tile_rows, tile_lens, row_lens)
-    assert not row_lens.any() and (tile_rows == -1).all()
-    assert fill_tiles(table_of(rows), [2] * 20, 1024, tile_rows, tile_lens, row_lens)
-    assert tile_lens.tolist() == [2048, 2048]
-    assert (row_lens > 0).sum() == 4
+    groups = [Group((0, 1), 9), Group(tuple(range(2, 8)), 8), Group((8, 9, 10), 2)]
+    fill_tiles(groups, 4, tile_rows, tile_lens, row_lens)
+    assert tile_lens.tolist() == [36, 8]
+    assert np.flatnonzero(row_lens).tolist() == [0, 1, 8, 9, 10]
+
+
+def work_on(tables: list[list[int]], start: int, suspensions: int = 0) -> list[Work]:
+    return [
+        Work(SimpleNamespace(id=i, num_suspensions=suspensions, block_table=table), start, 1, True)
+        for i, table in enumerate(tables)
+    ]
+
+
+def test_groups_are_found_where_sharing_pays_and_kept_while_the_same_run() -> None:
+    finder = PrefixFinder(block_size=4, block_bytes=(16 << 20) // 6 + 1)
+    tables = [[1, 2, 3, 4, 5 + i] for i in range(3)]
+    # The fourth block may not be shared yet: a token of it is still to be computed.
+    work = work_on(tables, start=15)
+    groups = finder.find(work)
+    assert groups == [Group((0, 1, 2), 3)]
+    assert finder.find(work[:2]) == []
+    assert finder.find(work_on(tables, start=3)) == []
+    groups = finder.find(work)
+    assert finder.find(work_on([[*table, 99] for table in tables], start=21)) is groups
+    # Suspended and resumed, a sequence has other blocks.
+    assert finder.find(work_on([[9], *tables[1:]], start=15, suspensions=1)) == []

@@ -62,7 +62,7 @@ def test_padded_graphs_give_the_same_tokens(runner: Any, device: torch.device) -
     five = [*sequences()[:4], make_sequence(5, 6, 40, temperature=0.5)]
     tokens = answer(runner, five, 6, 3)
     # Five rows run in a graph of six.
-    assert any(rows == 6 for rows, _ in runner._chunks)
+    assert any(rows == 6 for rows, *_ in runner._chunks)
     if device.type == "cpu":
         again = [*sequences()[:4], make_sequence(5, 6, 40, temperature=0.5)]
         assert tokens == answer(CpuRunner(runner.model, CONFIG), again, 6, 1)

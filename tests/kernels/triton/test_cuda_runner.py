@@ -88,6 +88,51 @@ def test_like_the_cpu_runner(device: torch.device, model: CausalLM) -> None:
     assert answer(make_runner(model, device, 3), sequences(), 7, 3) == expected
 
 
+@pytest.mark.parametrize("kind", ["same", "int8", "fp8"])
+def test_chats_on_one_system_prompt_read_it_once(
+    device: torch.device, model: CausalLM, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine import shared_prefix
+    from engine.cuda_runner import CudaRunner
+    from engine.kv_blocks import KV_DTYPES
+
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+
+    def tokens_of(least_saved_bytes: int) -> tuple[list[list[int]], set[tuple[int, int, bool]]]:
+        monkeypatch.setattr(shared_prefix, "_LEAST_SAVED_BYTES", least_saved_bytes)
+        runner = CudaRunner(model, CONFIG, device, KV_DTYPES.get(kind, dtype), 2)
+        first = make_sequence(0, 18, 0, temperature=0.8)
+        runner.run(StepPlan((Work(first, 0, 16, False),)))
+        chats = [first, *(make_sequence(i, 2 * i, 8 * i, temperature=0.8) for i in range(1, 4))]
+        # The first and the last two go on from the same 16 tokens; the second does not.
+        for chat in chats[2:]:
+            chat.tokens[:0] = first.tokens[:16]
+            chat.block_table[:4] = first.block_table[:4]
+        starts = [16, 0, 16, 16]
+        plan = tuple(
+            Work(chat, start, len(chat.tokens) - start, True)
+            for chat, start in zip(chats, starts, strict=True)
+        )
+        num_steps = 1
+        for _ in range(5):
+            output = runner.run(StepPlan(plan)).tokens
+            for chat in chats:
+                assert len(output[chat.id]) == num_steps
+                chat.tokens += output[chat.id]
+            num_steps = 2
+            plan = tuple(
+                Work(chat, len(chat.tokens) - 1, 1, True, num_decode_steps=2) for chat in chats
+            )
+        return [chat.tokens[-9:] for chat in chats], set(runner._chunks)
+
+    together, chunks = tokens_of(1)
+    apart, other_chunks = tokens_of(1 << 40)
+    assert all(is_shared for *_, is_shared in chunks)
+    assert not any(is_shared for *_, is_shared in other_chunks)
+    if device.type == "cpu":
+        assert together == apart
+
+
 def test_copied_blocks_hold_the_same(device: torch.device, model: CausalLM) -> None:
     runner = make_runner(model, device, 1)
     first, second = make_sequence(0, 5, 0), make_sequence(0, 5, 40)
