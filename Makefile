@@ -48,6 +48,7 @@ soak: setup-dev  ## ten minutes of chats with random cancels, then look for leak
 
 docs: setup  ## write the generated pages
 	@$(BIN)/python -m tools.write_options
+	@$(BIN)/python -m tools.write_dashboard
 
 doctor: setup  ## say what this machine has and what will be used
 	@$(BIN)/repartee doctor --data-dir $(DATA_DIR) $(ARGS)
