@@ -254,7 +254,18 @@ OPTIONS: tuple[Option, ...] = (
         "auto",
         "auto, int16, int8, fp32",
         "How matrix products are formed on the CPU: int16 and int8 round activations to 16 or "
-        "8 bits and keep KV in bfloat16, fp32 is exact to the weights; auto is int16.",
+        "8 bits, fp32 is exact to the weights; auto is int16.",
+        "",
+        (SERVE, WORKER, PROFILE),
+    ),
+    Option(
+        "kv-dtype",
+        _choice("auto", "bf16", "int8", "fp8"),
+        "auto",
+        "auto, bf16, int8, fp8",
+        "How the KV cache is stored. int8 and fp8 take about half the memory and round each "
+        "token's keys and values to 8 bits with a scale for each head; auto is bf16, or float32 "
+        "where compute is fp32.",
         "",
         (SERVE, WORKER, PROFILE),
     ),

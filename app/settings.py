@@ -85,6 +85,7 @@ class WorkerSettings:
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
         compute: auto, int16, int8 or fp32.
+        kv_dtype: auto, bf16, int8 or fp8.
         native: Whether the CPU kernels are compiled for this machine.
         cache_dir: Where they are kept; None takes the user's cache folder.
         grace_s: Seconds that running answers get after a stop signal.
@@ -102,6 +103,7 @@ class WorkerSettings:
     threads: int
     device: str
     compute: str
+    kv_dtype: str
     native: bool
     cache_dir: Path | None
     grace_s: float
@@ -167,6 +169,7 @@ class ProfileSettings:
     threads: int
     device: str
     compute: str
+    kv_dtype: str
     native: bool
     cache_dir: Path | None
     trace: Path
@@ -314,6 +317,7 @@ class _Values:
             threads=self.integer("threads"),
             device=self.text("device"),
             compute=self.text("compute"),
+            kv_dtype=self.text("kv-dtype"),
             native=self.native,
             cache_dir=self.cache_dir,
             grace_s=self.seconds("grace"),
@@ -427,6 +431,7 @@ def profile_settings(
         threads=values.integer("threads"),
         device=values.text("device"),
         compute=values.text("compute"),
+        kv_dtype=values.text("kv-dtype"),
         native=values.native,
         cache_dir=values.cache_dir,
         trace=Path(values.text("trace")),

@@ -40,6 +40,8 @@ def worker_command(settings: WorkerSettings, model: ModelFile) -> list[str]:
         settings.device,
         "--compute",
         settings.compute,
+        "--kv-dtype",
+        settings.kv_dtype,
         "--grace",
         f"{settings.grace_s:g}",
         "--log-level",
@@ -58,6 +60,7 @@ def profile_command(settings: ProfileSettings, model: ModelFile) -> list[str]:
         *("--threads", str(settings.threads)),
         *("--device", settings.device),
         *("--compute", settings.compute),
+        *("--kv-dtype", settings.kv_dtype),
         *("--trace", str(settings.trace)),
     ]
 

@@ -36,6 +36,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--compute", choices=("auto", "int16", "int8", "fp32"), default="auto")
+    parser.add_argument("--kv-dtype", choices=("auto", "bf16", "int8", "fp8"), default="auto")
     parser.add_argument("--trace", type=Path, default=Path("trace.json"))
     return parser.parse_args(argv)
 
@@ -101,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             threads=options.threads,
             device=options.device,
             compute=options.compute,
+            kv_dtype=options.kv_dtype,
         )
     except (BuildError, ModelFileError) as error:
         sys.stderr.write(f"repartee: {error}\n")

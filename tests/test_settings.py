@@ -95,6 +95,7 @@ def test_an_unknown_variable_stops_start_up(variable: str, hint: str) -> None:
         ("redis-url", "localhost:6379", "a URL that begins with redis://"),
         ("speculation", "on", "one of off, ngram, auto"),
         ("compute", "fp16", "one of auto, int16, int8, fp32"),
+        ("kv-dtype", "int4", "one of auto, bf16, int8, fp8"),
         ("log-level", "INFO", "one of debug"),
         ("allowed-origins", "chat.example.org", "origins such as"),
     ],

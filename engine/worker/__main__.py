@@ -37,6 +37,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--compute", choices=("auto", "int16", "int8", "fp32"), default="auto")
+    parser.add_argument("--kv-dtype", choices=("auto", "bf16", "int8", "fp8"), default="auto")
     parser.add_argument("--grace", type=float, default=30.0)
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             threads=options.threads,
             device=options.device,
             compute=options.compute,
+            kv_dtype=options.kv_dtype,
             progress=_report,
         )
     except (BuildError, ModelFileError) as error:

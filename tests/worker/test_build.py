@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.profile import profile
 from engine.worker import __main__ as worker_main
 from engine.worker import build
 from engine.worker.build import BuildError, build_engine, default_kv_blocks, free_memory_bytes
@@ -56,6 +57,21 @@ def test_the_packaged_model_is_built_and_reports_its_progress() -> None:
     assert reports[0] == (0.0, "preparing the CPU kernels")
     assert reports[-1][0] == 1.0
     assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_8_bit_kv_gives_an_engine_that_answers_with_a_host_tier(kv_dtype: str) -> None:
+    engine = build_engine(default_model(), kv_dtype=kv_dtype, kv_blocks=32, host_kv_mb=8)
+    records = profile(engine, num_chats=2, num_prompt_words=12, num_answer_tokens=3)
+    assert sum(record.num_sampled for record in records) == 6
+    assert engine.stats().used_blocks == 0
+
+
+def test_8_bit_kv_fits_nearly_twice_the_tokens() -> None:
+    sizes = [
+        default_kv_blocks(_loaded(8192), dtype, 100 * MIB) for dtype in (torch.bfloat16, torch.int8)
+    ]
+    assert sizes[1] / sizes[0] == pytest.approx(128 / 68, 0.01)
 
 
 def test_a_host_tier_larger_than_memory_is_refused() -> None:
