@@ -1,26 +1,8 @@
 /**
  * The wire: the events that this side sends, and what the other side's private fields mean.
  *
- * Speaks the text subset of OpenAI's Realtime API. Repartee adds:
- *
- * - `repartee.cursor {epoch, seq}` on deltas. A delta at or before the last cursor is a repeat.
- * - `repartee.items` in `session.created`, when a stored session is opened again: what the server
- *   holds. `repartee.items_remaining` counts those that follow in events of their own. An
- *   incomplete answer has `repartee.reason`: client_cancelled, max_output_tokens or failed.
- * - `repartee.response.resumed {response, item_id, text, repartee.cursor}`: the answer that is
- *   still running, up to the cursor; a null text means that ours is right. Deltas go on from there.
- *
+ * Speaks the text subset of OpenAI's Realtime API, and what Repartee adds (`docs/wire.md`).
  * No DOM, no sockets, no clock; `conversation.js` applies server events.
- *
- * @typedef {{epoch: number, seq: number}} Cursor
- *
- * @typedef {object} Pending  A turn sent and not yet acknowledged in full. Its ids never change,
- *   so that sending it again is harmless.
- * @property {string} itemId
- * @property {string} text
- * @property {string} itemEventId
- * @property {string} responseEventId
- * @property {boolean} itemStored
  */
 
 /** Largest client event the server reads, in bytes of UTF-8. */
@@ -34,19 +16,19 @@ const QUIET = "quiet_"
  * @param {string} prefix
  */
 export function newId(prefix) {
-  const bytes = crypto.getRandomValues(new Uint8Array(12))
-  return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")
+	const bytes = crypto.getRandomValues(new Uint8Array(12))
+	return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")
 }
 
 /** @param {Pick<Pending, "itemId"|"text"|"itemEventId">} pending */
 export function itemCreate({ itemId, text, itemEventId }) {
-  const item = {
-    id: itemId,
-    type: "message",
-    role: "user",
-    content: [{ type: "input_text", text }],
-  }
-  return { type: "conversation.item.create", event_id: itemEventId, item }
+	const item = {
+		id: itemId,
+		type: "message",
+		role: "user",
+		content: [{ type: "input_text", text }],
+	}
+	return { type: "conversation.item.create", event_id: itemEventId, item }
 }
 
 /**
@@ -54,28 +36,42 @@ export function itemCreate({ itemId, text, itemEventId }) {
  * @param {Pick<Pending, "itemId" | "responseEventId">} pending
  */
 export function responseCreate({ itemId, responseEventId }) {
-  return { type: "response.create", event_id: responseEventId, "repartee.answers": itemId }
+	return { type: "response.create", event_id: responseEventId, "repartee.answers": itemId }
 }
 
 /** @param {string|null} responseId  Null cancels whatever runs. */
 export function responseCancel(responseId) {
-  const event = { type: "response.cancel", event_id: newId(QUIET) }
-  return responseId ? { ...event, response_id: responseId } : event
+	const event = { type: "response.cancel", event_id: newId(QUIET) }
+	return responseId ? { ...event, response_id: responseId } : event
 }
 
 /** @param {string} itemId */
 export function itemDelete(itemId) {
-  return { type: "conversation.item.delete", event_id: newId(QUIET), item_id: itemId }
+	return { type: "conversation.item.delete", event_id: newId(QUIET), item_id: itemId }
+}
+
+/** @param {string} itemId  The last item that stays; "root" if none does. */
+export function truncate(itemId) {
+	return { type: "repartee.conversation.truncate", event_id: newId(QUIET), item_id: itemId }
 }
 
 /** @param {string} text  What is typed so far; the server computes it ahead and never answers. */
 export function inputDraft(text) {
-  return { type: "repartee.input_draft", event_id: newId(QUIET), text }
+	return { type: "repartee.input_draft", event_id: newId(QUIET), text }
+}
+
+/** @param {Settings} settings  Of the sampling fields, null puts one back to its default. */
+export function sessionUpdate(settings) {
+	return {
+		type: "session.update",
+		event_id: newId("evt_"),
+		session: { type: "realtime", ...settings },
+	}
 }
 
 /** Any frame in reply proves that the line is alive. */
 export function ping() {
-  return { type: "repartee.ping", event_id: newId(QUIET) }
+	return { type: "repartee.ping", event_id: newId(QUIET) }
 }
 
 /**
@@ -83,11 +79,11 @@ export function ping() {
  * @param {any} event
  */
 export function isReplyToQuiet(event) {
-  return event.type === "repartee.pong" || (event.type === "error" && isQuiet(event.error))
+	return event.type === "repartee.pong" || (event.type === "error" && isQuiet(event.error))
 }
 
 export function isQuiet(error) {
-  return error?.event_id?.startsWith(QUIET) ?? false
+	return error?.event_id?.startsWith(QUIET) ?? false
 }
 
 /**
@@ -95,8 +91,8 @@ export function isQuiet(error) {
  * @param {string} text
  */
 export function eventBytes(text) {
-  const event = itemCreate({ itemId: newId("item_"), text, itemEventId: newId("evt_") })
-  return new TextEncoder().encode(JSON.stringify(event)).length
+	const event = itemCreate({ itemId: newId("item_"), text, itemEventId: newId("evt_") })
+	return new TextEncoder().encode(JSON.stringify(event)).length
 }
 
 /**
@@ -104,6 +100,6 @@ export function eventBytes(text) {
  * @param {Cursor|null} other
  */
 export function isAfter(cursor, other) {
-  if (other === null) return true
-  return cursor.epoch > other.epoch || (cursor.epoch === other.epoch && cursor.seq > other.seq)
+	if (other === null) return true
+	return cursor.epoch > other.epoch || (cursor.epoch === other.epoch && cursor.seq > other.seq)
 }

@@ -6,122 +6,110 @@
  * Elements are made by name from a closed list, text is set as text: no HTML is ever parsed.
  */
 
+import { element } from "./dom.js"
 import { parseBlocks } from "./markdown.js"
 
 const TAGS = new Set(
-  "p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong s code a span div table thead tbody tr th td".split(
-    " ",
-  ),
+	"p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong s code a span div table thead tbody tr th td".split(
+		" ",
+	),
 )
 // A line still arriving may yet join the block before it (`2` becomes `2. …`).
 const OPEN_BLOCKS = 2
 
 export class MarkdownView {
-  #root
-  #text = ""
-  #stable = { offset: 0, count: 0 }
-  /** Nodes shown after the stable ones. */
-  #shown = []
+	#root
+	#text = ""
+	#stable = { offset: 0, count: 0 }
+	/** Nodes shown after the stable ones. */
+	#shown = []
 
-  /** @param {HTMLElement} root Empty, and this view's own. */
-  constructor(root) {
-    this.#root = root
-  }
+	/** @param {HTMLElement} root Empty, and this view's own. */
+	constructor(root) {
+		this.#root = root
+	}
 
-  /**
-   * @param {string} text All of it.
-   * @param {boolean} open More is to come.
-   */
-  update(text, open) {
-    if (!text.startsWith(this.#text.slice(0, this.#stable.offset))) this.#reset()
-    this.#text = text
-    const { offset } = this.#stable
-    const blocks = parseBlocks(text.slice(offset), open)
-    this.#patch(blocks.map(({ node }) => node))
-    const settled = blocks.length - OPEN_BLOCKS
-    if (open && settled > 0) this.#settle(settled, offset + blocks[settled].start)
-  }
+	/**
+	 * @param {string} text All of it.
+	 * @param {boolean} open More is to come.
+	 */
+	update(text, open) {
+		if (!text.startsWith(this.#text.slice(0, this.#stable.offset))) this.#reset()
+		this.#text = text
+		const { offset } = this.#stable
+		const blocks = parseBlocks(text.slice(offset), open)
+		this.#patch(blocks.map(({ node }) => node))
+		const settled = blocks.length - OPEN_BLOCKS
+		if (open && settled > 0) this.#settle(settled, offset + blocks[settled].start)
+	}
 
-  #patch(nodes) {
-    const parent = this.#root
-    patchChildren(parent, this.#stable.count, this.#shown, nodes)
-    this.#shown = nodes
-  }
+	#patch(nodes) {
+		const parent = this.#root
+		patchChildren(parent, this.#stable.count, this.#shown, nodes)
+		this.#shown = nodes
+	}
 
-  #settle(count, offset) {
-    this.#stable = { offset, count: this.#stable.count + count }
-    this.#shown = this.#shown.slice(count)
-  }
+	#settle(count, offset) {
+		this.#stable = { offset, count: this.#stable.count + count }
+		this.#shown = this.#shown.slice(count)
+	}
 
-  #reset() {
-    this.#root.replaceChildren()
-    this.#stable = { offset: 0, count: 0 }
-    this.#shown = []
-  }
+	#reset() {
+		this.#root.replaceChildren()
+		this.#stable = { offset: 0, count: 0 }
+		this.#shown = []
+	}
 }
 
 function patchChildren(parent, from, before, after) {
-  after.forEach((node, i) => {
-    if (i < before.length) patchNode(parent, parent.childNodes[from + i], before[i], node)
-    else parent.append(create(node))
-  })
-  for (let i = before.length; i > after.length; i--) parent.childNodes[from + i - 1].remove()
+	after.forEach((node, i) => {
+		if (i < before.length) patchNode(parent, parent.childNodes[from + i], before[i], node)
+		else parent.append(create(node))
+	})
+	for (let i = before.length; i > after.length; i--) parent.childNodes[from + i - 1].remove()
 }
 
 function patchNode(parent, dom, before, after) {
-  if (typeof before === "string" && typeof after === "string") {
-    if (before === after) return
-    if (after.startsWith(before)) dom.appendData(after.slice(before.length))
-    else dom.data = after
-  } else if (isSameElement(before, after)) {
-    patchChildren(container(dom, after), 0, before.children, after.children)
-  } else {
-    parent.replaceChild(create(after), dom)
-  }
+	if (typeof before === "string" && typeof after === "string") {
+		if (before === after) return
+		if (after.startsWith(before)) dom.appendData(after.slice(before.length))
+		else dom.data = after
+	} else if (isSameElement(before, after)) {
+		patchChildren(container(dom, after), 0, before.children, after.children)
+	} else {
+		parent.replaceChild(create(after), dom)
+	}
 }
 
 function isSameElement(before, after) {
-  return (
-    before.tag !== undefined &&
-    before.tag === after.tag &&
-    JSON.stringify(before.attrs) === JSON.stringify(after.attrs)
-  )
+	return (
+		before.tag !== undefined &&
+		before.tag === after.tag &&
+		JSON.stringify(before.attrs) === JSON.stringify(after.attrs)
+	)
 }
 
 function container(dom, node) {
-  return node.tag === "codeblock" ? dom.querySelector("code") : dom
+	return node.tag === "codeblock" ? dom.querySelector("code") : dom
 }
 
 function create(node) {
-  if (typeof node === "string") return document.createTextNode(node)
-  if (node.tag === "codeblock") return createCodeBlock(node)
-  if (!TAGS.has(node.tag)) throw new Error(`no such element in an answer: ${node.tag}`)
-  const element = document.createElement(node.tag)
-  for (const [name, value] of Object.entries(node.attrs ?? {})) element.setAttribute(name, value)
-  element.append(...node.children.map(create))
-  return element
+	if (typeof node === "string") return document.createTextNode(node)
+	if (node.tag === "codeblock") return createCodeBlock(node)
+	if (!TAGS.has(node.tag)) throw new Error(`no such element in an answer: ${node.tag}`)
+	const made = element(node.tag, {}, ...node.children.map(create))
+	for (const [name, value] of Object.entries(node.attrs ?? {})) made.setAttribute(name, value)
+	return made
 }
 
-function createCodeBlock({ attrs, children }) {
-  const box = document.createElement("div")
-  box.className = "codeblock"
-  const head = document.createElement("div")
-  head.className = "codehead"
-  const lang = document.createElement("span")
-  lang.textContent = attrs.lang || "text"
-  const copy = document.createElement("button")
-  copy.type = "button"
-  copy.className = "copy"
-  copy.textContent = "Copy"
-  copy.setAttribute("aria-label", `Copy ${attrs.lang || "the"} code`)
-  copy.dataset.copy = "code"
-  head.append(lang, copy)
-  const pre = document.createElement("pre")
-  pre.dir = "ltr"
-  pre.tabIndex = 0
-  const code = document.createElement("code")
-  code.append(...children.map(create))
-  pre.append(code)
-  box.append(head, pre)
-  return box
+function createCodeBlock({ attrs: { lang }, children }) {
+	const copy = element("button", {
+		className: "copy",
+		ariaLabel: `Copy ${lang || "the"} code`,
+		dataset: { copy: "code" },
+	}, "Copy")
+	const head = element("div", { className: "codehead" }, element("span", {}, lang || "text"), copy)
+	const code = element("code", {}, ...children.map(create))
+	const pre = element("pre", { dir: "ltr", tabIndex: 0 }, code)
+	return element("div", { className: "codeblock" }, head, pre)
 }

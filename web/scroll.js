@@ -6,65 +6,62 @@
 export const NEAR_FOOT_PX = 32
 
 export class Follower {
-  #scroller
-  #button
-  #following = true
-  #lastTop = 0
-  /** Where the foot was when the reader last set out; a smooth scroll ends there, not at today's. */
-  #aimedAt = Infinity
+	#scroller
+	#button
+	#following = true
+	#lastTop = 0
+	/** Where the foot was when the reader last set out; a smooth scroll ends there, not at today's. */
+	#aimedAt = Infinity
 
-  /**
-   * @param {HTMLElement} scroller
-   * @param {HTMLElement} button  Shown while there is text below that the reader has not seen.
-   */
-  constructor(scroller, button) {
-    this.#scroller = scroller
-    this.#button = button
-    scroller.addEventListener("scroll", () => this.#onScroll(), { passive: true })
-    for (const gesture of ["wheel", "keydown", "touchmove", "pointerdown"]) {
-      scroller.addEventListener(gesture, () => (this.#aimedAt = scroller.scrollHeight), {
-        passive: true,
-      })
-    }
-    // The window, the composer or a late font may change the height as well.
-    new ResizeObserver(() => this.grown()).observe(scroller)
-    button.addEventListener("click", () => this.toFoot())
-  }
+	/** @param {HTMLElement} button  Shown while there is text below that the reader has not seen. */
+	constructor(scroller, button) {
+		this.#scroller = scroller
+		this.#button = button
+		scroller.addEventListener("scroll", () => this.#onScroll(), { passive: true })
+		for (const gesture of ["wheel", "keydown", "touchmove", "pointerdown"]) {
+			scroller.addEventListener(gesture, () => (this.#aimedAt = scroller.scrollHeight), {
+				passive: true,
+			})
+		}
+		// The window, the composer or a late font may change the height as well.
+		new ResizeObserver(() => this.grown()).observe(scroller)
+		button.addEventListener("click", () => this.toFoot())
+	}
 
-  /** The text may have grown. */
-  grown() {
-    if (this.#following) this.#jump()
-    else this.#button.hidden = this.#distance() <= NEAR_FOOT_PX
-  }
+	/** The text may have grown. */
+	grown() {
+		if (this.#following) this.#jump()
+		else this.#button.hidden = this.#distance() <= NEAR_FOOT_PX
+	}
 
-  toFoot() {
-    this.#following = true
-    this.#jump()
-  }
+	toFoot() {
+		this.#following = true
+		this.#jump()
+	}
 
-  #jump() {
-    this.#scroller.scrollTop = this.#scroller.scrollHeight
-    this.#lastTop = this.#scroller.scrollTop
-    this.#button.hidden = true
-  }
+	#jump() {
+		this.#scroller.scrollTop = this.#scroller.scrollHeight
+		this.#lastTop = this.#scroller.scrollTop
+		this.#button.hidden = true
+	}
 
-  #onScroll() {
-    const { scrollTop, clientHeight } = this.#scroller
-    // Only a move upwards is the reader's wish: growth moves the foot away, not the reader.
-    if (scrollTop < this.#lastTop) this.#following = this.#distance() <= NEAR_FOOT_PX
-    else if (scrollTop + clientHeight >= this.#foot() - NEAR_FOOT_PX) this.#following = true
-    this.#lastTop = scrollTop
-    if (!this.#following) return
-    this.#button.hidden = true
-    if (this.#distance() > NEAR_FOOT_PX) this.#jump()
-  }
+	#onScroll() {
+		const { scrollTop, clientHeight } = this.#scroller
+		// Only a move upwards is the reader's wish: growth moves the foot away, not the reader.
+		if (scrollTop < this.#lastTop) this.#following = this.#distance() <= NEAR_FOOT_PX
+		else if (scrollTop + clientHeight >= this.#foot() - NEAR_FOOT_PX) this.#following = true
+		this.#lastTop = scrollTop
+		if (!this.#following) return
+		this.#button.hidden = true
+		if (this.#distance() > NEAR_FOOT_PX) this.#jump()
+	}
 
-  #foot() {
-    return Math.min(this.#scroller.scrollHeight, this.#aimedAt)
-  }
+	#foot() {
+		return Math.min(this.#scroller.scrollHeight, this.#aimedAt)
+	}
 
-  #distance() {
-    const { scrollHeight, scrollTop, clientHeight } = this.#scroller
-    return scrollHeight - scrollTop - clientHeight
-  }
+	#distance() {
+		const { scrollHeight, scrollTop, clientHeight } = this.#scroller
+		return scrollHeight - scrollTop - clientHeight
+	}
 }

@@ -83,7 +83,8 @@ class ChatPage:
 
     @property
     def users(self) -> Locator:
-        return self.page.get_by_role("article", name="You")
+        """The texts of the person's messages."""
+        return self.page.get_by_role("article", name="You").locator(".body")
 
     @property
     def answers(self) -> Locator:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.redis_server import RedisServer
+from tests.spine import worker_process
 from tests.web.chat_page import ChatPage
+from tests.web.real import RealPages
 from tests.web.server import PageServer
 
 # The distribution's browser if there is one, else the one that Playwright installs.
@@ -64,3 +67,18 @@ def chat(page: Page, server: PageServer) -> Iterator[ChatPage]:
     chat.open()
     yield chat
     chat.check_clean()
+
+
+@pytest.fixture(scope="package")
+def shared_worker(redis_server: RedisServer) -> Iterator[str]:
+    """The URL of a Redis where one worker waits for all tests that bring their own tenant."""
+    with worker_process(redis_server.url):
+        yield redis_server.url
+
+
+@pytest.fixture
+def real(shared_worker: str, context: BrowserContext) -> Iterator[RealPages]:
+    """Pages of a gateway, and a tenant, of the test's own."""
+    pages = RealPages(shared_worker, context)
+    yield pages
+    pages.close()

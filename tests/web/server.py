@@ -55,6 +55,9 @@ class Script:
         key_by: "close" accepts the socket, then closes 4401; "status" refuses the upgrade.
         greeting_error: Error event sent in place of `session.created`, then a close.
         greeting_close: Close code that follows it.
+        context_window: Of the model, in tokens.
+        usage: Of `response.done`.
+        tier: Named in `session.created`.
     """
 
     chunks: list[str] = field(default_factory=lambda: ["Hello", " there."])
@@ -70,6 +73,9 @@ class Script:
     key_by: str = "close"
     greeting_error: dict[str, Any] | None = None
     greeting_close: int = 1013
+    context_window: int = 2048
+    usage: dict[str, Any] | None = None
+    tier: str | None = None
 
 
 @dataclass
@@ -124,6 +130,21 @@ class Session:
     items: list[dict[str, Any]] = field(default_factory=list)
     active: Answer | None = None
     sockets: set[ServerConnection] = field(default_factory=set)
+    settings: dict[str, Any] = field(default_factory=lambda: {"repartee": {}})
+
+    def summary(self) -> dict[str, Any]:
+        title = self.items[0]["content"][0]["text"][:60]
+        return {"id": self.session_id, "title": title, "updated_at": 1_800_000_000}
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "id": self.session_id,
+            "object": "realtime.session",
+            "model": MODEL,
+            "instructions": "",
+            "max_output_tokens": "inf",
+            **self.settings,
+        }
 
 
 class PageServer:
@@ -240,7 +261,13 @@ class PageServer:
         if path == "/v1/models":
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
             wrong = self.script.key is not None and given != self.script.key
-            return _answer(401 if wrong else 200, b"{}", "application/json")
+            card = {"id": MODEL, "context_window": self.script.context_window}
+            models = json.dumps({"object": "list", "data": [card]}).encode()
+            return _answer(401 if wrong else 200, models, "application/json")
+        if path == "/v1/sessions":
+            shown = [s.summary() for s in self.sessions.values() if s.items]
+            page = {"object": "list", "data": shown[::-1], "next_after": None}
+            return _answer(200, json.dumps(page).encode(), "application/json")
         name = "index.html" if path == "/" else path.lstrip("/")
         file = (WEB / name).resolve()
         if WEB not in file.parents or not file.is_file():
@@ -295,11 +322,10 @@ class PageServer:
         return session
 
     async def _greet(self, socket: ServerConnection, session: Session) -> None:
-        shown = {"id": session.session_id, "object": "realtime.session", "model": MODEL}
         await _send(
             socket,
             "session.created",
-            session={**shown, "repartee": {}},
+            session={**session.shown(), "repartee.tier": self.script.tier},
             **{"repartee.items": session.items, "repartee.items_remaining": 0},
         )
         if session.active is not None:
@@ -323,6 +349,8 @@ class PageServer:
             case "conversation.item.delete":
                 session.items = [i for i in session.items if i["id"] != event["item_id"]]
                 await _send(socket, "conversation.item.deleted", item_id=event["item_id"])
+            case "repartee.conversation.truncate":
+                await self._truncate(session, event["item_id"])
             case "response.create":
                 await self._create_response(socket, session, event)
             case "response.cancel":
@@ -335,6 +363,11 @@ class PageServer:
                 await _send(socket, "repartee.pong")
             case "repartee.input_draft":
                 pass
+            case "session.update":
+                sampling = {**session.settings["repartee"], **event["session"]["repartee"]}
+                kept = {name: value for name, value in sampling.items() if value is not None}
+                session.settings = {**event["session"], "repartee": kept}
+                await self._tell(session, "session.updated", session=session.shown())
             case _:
                 await _send_error(socket, event, {"type": "invalid_request_error", "code": "type"})
 
@@ -352,6 +385,13 @@ class PageServer:
             session.items.append(stored)
             await _send(socket, "conversation.item.added", item=stored)
             await _send(socket, "conversation.item.done", item=stored)
+
+    async def _truncate(self, session: Session, item_id: str) -> None:
+        ids = ["root", *(item["id"] for item in session.items)]
+        stay = ids.index(item_id)
+        gone, session.items = ids[stay + 1 :], session.items[:stay]
+        kind = "repartee.conversation.truncated"
+        await self._tell(session, kind, item_id=item_id, deleted_item_ids=gone)
 
     async def _create_response(
         self, socket: ServerConnection, session: Session, event: dict[str, Any]
@@ -413,7 +453,8 @@ class PageServer:
             session.items.append(answer.item())
             await self._tell(session, "response.output_text.done", **place, text=answer.text)
             await self._tell(session, "conversation.item.done", item=answer.item())
-        await self._tell(session, "response.done", response=answer.response())
+        response = {**answer.response(), "usage": script.usage}
+        await self._tell(session, "response.done", response=response)
 
     async def _tell(self, session: Session, kind: str, **fields: Any) -> None:
         for socket in list(session.sockets):

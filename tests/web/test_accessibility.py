@@ -139,7 +139,7 @@ def test_focus_is_not_lost_when_stop_goes(chat: ChatPage) -> None:
 def test_focus_is_visible(chat: ChatPage) -> None:
     chat.ask_and_wait()
     for name in ("New chat", "Try again", "Copy"):
-        button = chat.page.get_by_role("button", name=name, exact=True)
+        button = chat.page.get_by_role("button", name=name, exact=True).last
         button.focus()
         chat.page.keyboard.press("Shift+Tab")
         chat.page.keyboard.press("Tab")

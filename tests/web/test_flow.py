@@ -5,6 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from tests.web.chat_page import ChatPage
+from tests.web.server import WEB
 
 TEXT = "The quick brown fox\njumps over the lazy dog. 0 < 1 && 2 > 1.\n\nA second paragraph."
 
@@ -129,13 +130,19 @@ def test_copy_gives_the_source_text(chat: ChatPage) -> None:
 
 
 def test_the_page_is_small_and_local(chat: ChatPage) -> None:
+    """All that a first visit loads; the panels beside the chat come when they are wanted."""
     sizes = chat.page.evaluate(
         """() => ["resource", "navigation"]
               .flatMap((type) => performance.getEntriesByType(type))
               .map((entry) => [entry.name, entry.decodedBodySize])"""
     )
     assert all(name.startswith(chat.server.url) for name, _ in sizes)
-    assert sum(size for _, size in sizes) <= 120_000
+    assert sum(size for name, size in sizes if "/v1/" not in name) <= 120_000
+
+
+def test_all_panels_together_stay_small() -> None:
+    files = [path for path in WEB.iterdir() if path.suffix in (".html", ".css", ".js", ".svg")]
+    assert sum(path.stat().st_size for path in files) <= 136_000
 
 
 def test_a_hidden_tab_gets_its_text_at_once(chat: ChatPage) -> None:

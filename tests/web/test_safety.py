@@ -19,7 +19,7 @@ FOREIGN_NODES = """() => {
     "article div p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong s code a " +
     "span table thead tbody tr th td pre button").split(" "))
   const attributes = new Set((
-    "class dir href rel target start tabindex role aria-label aria-busy type " +
+    "class dir href rel target start tabindex role aria-label aria-busy aria-expanded type " +
     "data-copy data-action").split(" "))
   const bad = []
   for (const node of document.querySelectorAll("#log *")) {

@@ -5,6 +5,8 @@ import {
   activeAnswer,
   ask,
   askAgain,
+  askInstead,
+  askWithoutOldest,
   emptyConversation,
   endAnswer,
   reduce,
@@ -332,4 +334,103 @@ test("a message without an answer offers one", () => {
   const c = run(emptyConversation(), created({ "repartee.items": [item("u", "user", "Hi")] }))
   assert.equal(last(c).problem.kind, "unanswered")
   assert.equal(askAgain(c).pending.itemStored, true)
+})
+
+const texts = (conversation) => conversation.messages.map(({ text }) => text)
+const stored = (...pairs) =>
+  run(
+    emptyConversation(),
+    created({
+      "repartee.items": pairs.map(([id, text]) =>
+        item(id, id[0] === "u" ? "user" : "assistant", text),
+      ),
+    }),
+  )
+
+test("a changed message takes the place of what came after it", () => {
+  const before = stored(["u1", "one"], ["a1", "eins"], ["u2", "two"], ["a2", "zwei"])
+  const c = askInstead(before, before.messages[2].key, "three")
+  assert.deepEqual(texts(c), ["one", "eins", "three", ""])
+  assert.deepEqual(c.pending.removes, ["u2", "a2"])
+  assert.equal(c.pending.removesAfter, "a1")
+  const first = askInstead(before, before.messages[0].key, "zero")
+  assert.deepEqual(texts(first), ["zero", ""])
+  assert.equal(first.pending.removesAfter, "root")
+  assert.equal(askInstead(before, "no such", "x"), before)
+})
+
+test("what a turn takes the place of does not come back with a lost line", () => {
+  const before = stored(["u1", "one"], ["a1", "eins"], ["u2", "two"], ["a2", "zwei"])
+  const edited = askInstead(before, before.messages[2].key, "three")
+  const pages = ["u1", "a1", "u2", "a2"].map((id) => item(id, id[0] === "u" ? "user" : "assistant", id))
+  const c = settle(run(edited, created({ "repartee.items": pages })))
+  assert.deepEqual(texts(c), ["u1", "a1", "three", ""])
+  assert.equal(c.pending.itemStored, false)
+  assert.equal(c.pending.removesAfter, "a1")
+})
+
+test("an answer asked for again is cut off behind its question", () => {
+  const c = askAgain(stored(["u1", "one"], ["a1", "eins"]))
+  assert.equal(c.pending.removesAfter, "u1")
+  assert.deepEqual(c.pending.removes, ["a1"])
+  const none = askAgain(stored(["u1", "one"]))
+  assert.equal(none.pending.removesAfter, null)
+})
+
+test("a full chat goes on without its older half, in whole turns", () => {
+  const before = stored(["u1", "x".repeat(60)], ["a1", "y".repeat(60)], ["u2", "b"], ["a2", "c"], ["u3", "d"])
+  const c = askWithoutOldest(before)
+  assert.deepEqual(texts(c), ["b", "c", "d", ""])
+  assert.deepEqual(c.pending.removes, ["u1", "a1"])
+  assert.equal(c.pending.removesAfter, null)
+  const one = stored(["u1", "alone"])
+  assert.equal(askWithoutOldest(one), one)
+})
+
+test("another tab cuts the conversation, renames it and changes its settings", () => {
+  let c = stored(["u1", "one"], ["a1", "eins"], ["u2", "two"])
+  c = run(c, { type: "repartee.conversation.truncated", item_id: "u1", deleted_item_ids: ["a1", "u2"] })
+  assert.deepEqual(texts(c), ["one"])
+  c = run(c, { type: "repartee.session.title", title: "T" })
+  assert.equal(c.title, "T")
+  c = run(c, {
+    type: "session.updated",
+    session: { model: "m", instructions: "Be brief.", max_output_tokens: 5, repartee: { seed: 1 } },
+  })
+  assert.deepEqual(c.settings, {
+    instructions: "Be brief.",
+    max_output_tokens: 5,
+    repartee: { seed: 1 },
+  })
+  c = run(c, { type: "repartee.conversation.truncated", item_id: "root", deleted_item_ids: ["u1"] })
+  assert.deepEqual(texts(c), [])
+})
+
+test("our own cut leaves the turn that follows it", () => {
+  const before = stored(["u1", "one"], ["a1", "eins"])
+  const c = run(askInstead(before, before.messages[0].key, "two"), {
+    type: "repartee.conversation.truncated",
+    item_id: "root",
+    deleted_item_ids: ["u1", "a1"],
+  })
+  assert.deepEqual(texts(c), ["two", ""])
+})
+
+test("what was missed comes whole", () => {
+  const c = run(stored(["u1", "one"]), {
+    ...created({ "repartee.items": [item("u9", "user", "new")], "repartee.title": "Title" }),
+    type: "repartee.resynced",
+  })
+  assert.deepEqual(texts(c)[0], "new")
+  assert.equal(c.title, "Title")
+})
+
+test("usage teaches how long a token is", () => {
+  const c = run(
+    asked(),
+    begun,
+    delta("x".repeat(398), 1),
+    done("completed", { usage: { total_tokens: 100 } }),
+  )
+  assert.deepEqual(c.spent, { tokens: 100, chars: 400 })
 })

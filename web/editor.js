@@ -1,0 +1,38 @@
+/**
+ * A message of the person, changed in its place.
+ */
+
+import { byId, element, isComposing } from "./dom.js"
+
+/** @param {import("./bubble.js").UserBubble} bubble */
+export function openEditor({ element: article, body, foot }, text, onSend) {
+	if (article.querySelector("form")) return
+	const box = element("textarea", { value: text, dir: "auto", ariaLabel: "Edit your message" })
+	box.rows = Math.min(12, text.split("\n").length + Math.ceil(text.length / 60))
+	const cancel = element("button", { type: "button", className: "quiet" }, "Cancel")
+	const send = element("button", { className: "primary" }, "Send")
+	const hint = element("span", { className: "note" }, "What came after it will be replaced.")
+	const form = element("form", { className: "editor" }, box, hint, cancel, send)
+	const close = () => {
+		form.remove()
+		body.hidden = foot.hidden = false
+		byId("input").focus()
+	}
+	cancel.onclick = close
+	form.onsubmit = (event) => {
+		event.preventDefault()
+		if (box.value.trim() === "") return
+		close()
+		onSend(box.value)
+	}
+	form.onkeydown = (event) => {
+		const sends = event.key === "Enter" && event.target === box && !event.shiftKey
+		if (isComposing(event) || (event.key !== "Escape" && !sends)) return
+		event.preventDefault()
+		if (sends) form.requestSubmit()
+		else close()
+	}
+	body.hidden = foot.hidden = true
+	article.append(form)
+	box.focus()
+}
