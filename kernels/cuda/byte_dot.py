@@ -1,7 +1,10 @@
 """Many rows of x times INT8 or FP8 rows on tensor cores, all fusions in the epilogue.
 
-The weights are the left operand, so that a small batch is the product's narrow side. K may
-be split over programs; the last one of a tile to finish adds the parts in a fixed order.
+x comes rounded: to 8 bits, or for INT8 weights to 16, as two bytes that meet the weights one
+after the other (256 * high + low), so that both are whole numbers and the sums exact. Or it
+comes as it is, and FP8 weights are converted. The weights are the left operand, so that a
+small batch is the product's narrow side. K may be split over programs; the last one of a
+tile to finish adds the parts in a fixed order.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from kernels.cuda.byte_gemv import byte_values, load_columns
 
 
 @triton.jit
-def _product(acc, weight, x, X8: tl.constexpr, DECODE: tl.constexpr, BLOCK_K: tl.constexpr):
+def _product(acc, weight, x, ROUNDED: tl.constexpr, DECODE: tl.constexpr, BLOCK_K: tl.constexpr):
     """acc [BLOCK_N, BLOCK_M] += weight [BLOCK_N, BLOCK_K] times x [BLOCK_M, BLOCK_K], transposed.
 
     Hopper's FP8 products keep 14 bits of a sum; each tile's goes to a float32 of its own.
     """
     x = tl.trans(x)
-    if not X8:
+    if not ROUNDED:
         weight = byte_values(weight, DECODE).to(x.dtype)
         acc = tl.dot(weight, x, acc, input_precision="ieee")
     elif x.dtype == tl.int8:
@@ -31,13 +34,18 @@ def _product(acc, weight, x, X8: tl.constexpr, DECODE: tl.constexpr, BLOCK_K: tl
 
 
 @triton.jit
-def _scaled(acc, scale_ptr, row, x_scale, X8: tl.constexpr, DECODE: tl.constexpr):
-    """Sums of q's as numbers."""
-    scale = tl.load(scale_ptr + row)
+def _scaled(
+    acc, low, scale_at, x_scale, ROUNDED: tl.constexpr, PAIR: tl.constexpr, DECODE: tl.constexpr
+):
+    """The sums of whole numbers as what they stand for, float32."""
+    scale = tl.load(scale_at)
     if DECODE:
         scale *= 256.0
-    acc = acc.to(tl.float32) * scale[:, None]
-    if X8:
+    acc = acc.to(tl.float32)
+    if PAIR:
+        acc = 256.0 * acc + low.to(tl.float32)
+    acc *= scale[:, None]
+    if ROUNDED:
         acc *= x_scale[None, :]
     return acc
 
@@ -46,9 +54,9 @@ def _scaled(acc, scale_ptr, row, x_scale, X8: tl.constexpr, DECODE: tl.constexpr
 def byte_dot_kernel(
     x_ptr, x_scale_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, parts_ptr,
     tickets_ptr, M, N, up_rows, x_stride, out_stride, K: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, X8: tl.constexpr,
-    DECODE: tl.constexpr, HAS_BIAS: tl.constexpr, ADD: tl.constexpr, SWIGLU: tl.constexpr,
-    PDL: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, ROUNDED: tl.constexpr,
+    PAIR: tl.constexpr, DECODE: tl.constexpr, HAS_BIAS: tl.constexpr, ADD: tl.constexpr,
+    SWIGLU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[m, n] = x[m] . w[n] (+ bias) (+ residual), or SwiGLU of rows n and n + up_rows.
 
@@ -58,7 +66,7 @@ def byte_dot_kernel(
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     PER: tl.constexpr = (K_TILES + SPLIT - 1) // SPLIT
     WHOLE: tl.constexpr = K % BLOCK_K == 0
-    SUM: tl.constexpr = tl.int32 if X8 and x_ptr.dtype.element_ty == tl.int8 else tl.float32
+    SUM: tl.constexpr = tl.int32 if ROUNDED and x_ptr.dtype.element_ty == tl.int8 else tl.float32
     m_local = tl.arange(0, BLOCK_M)
     n_local = tl.arange(0, BLOCK_N)
     m = tl.program_id(0) * BLOCK_M + m_local
@@ -70,25 +78,33 @@ def byte_dot_kernel(
     x_at = x_ptr + m_read.to(tl.int64)[:, None] * x_stride
     weight_at = weight_ptr + row.to(tl.int64)[:, None] * K
     up_at = weight_ptr + (row + up_rows).to(tl.int64)[:, None] * K
+    low_at = x_at + M.to(tl.int64) * x_stride
     acc = tl.zeros([BLOCK_N, BLOCK_M], SUM)
-    up = acc
+    low, up, up_low = acc, acc, acc
     if PDL:
         gdc_wait()
     begin = tl.program_id(2) * PER
     for tile in range(begin, tl.minimum(begin + PER, K_TILES)):
         at = tile * BLOCK_K + k
         x = load_columns(x_at, at, K, WHOLE)
-        acc = _product(acc, load_columns(weight_at, at, K, WHOLE), x, X8, DECODE, BLOCK_K)
+        weight = load_columns(weight_at, at, K, WHOLE)
+        acc = _product(acc, weight, x, ROUNDED, DECODE, BLOCK_K)
+        if PAIR:
+            x_low = load_columns(low_at, at, K, WHOLE)
+            low = _product(low, weight, x_low, ROUNDED, DECODE, BLOCK_K)
         if SWIGLU:
-            up = _product(up, load_columns(up_at, at, K, WHOLE), x, X8, DECODE, BLOCK_K)
+            weight = load_columns(up_at, at, K, WHOLE)
+            up = _product(up, weight, x, ROUNDED, DECODE, BLOCK_K)
+            if PAIR:
+                up_low = _product(up_low, weight, x_low, ROUNDED, DECODE, BLOCK_K)
     if PDL:
         gdc_launch_dependents()
     x_scale = 1.0
-    if X8:
+    if ROUNDED:
         x_scale = tl.load(x_scale_ptr + m_read)
-    acc = _scaled(acc, scale_ptr, row, x_scale, X8, DECODE)
+    acc = _scaled(acc, low, scale_ptr + row, x_scale, ROUNDED, PAIR, DECODE)
     if SWIGLU:
-        up = _scaled(up, scale_ptr, row + up_rows, x_scale, X8, DECODE)
+        up = _scaled(up, up_low, scale_ptr + up_rows + row, x_scale, ROUNDED, PAIR, DECODE)
     last = tl.program_id(2) >= 0
     if SPLIT > 1:
         SIZE: tl.constexpr = BLOCK_N * BLOCK_M

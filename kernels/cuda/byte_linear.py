@@ -11,7 +11,7 @@ from kernels.cuda.byte_dot import byte_dot_kernel
 from kernels.cuda.byte_gemv import byte_gemv_kernel
 from kernels.cuda.launch import capability, num_multiprocessors, overlap_options, tuned
 from kernels.cuda.packed import CudaWeight
-from kernels.cuda.quantize_rows import quantize_rows
+from kernels.cuda.quantize_rows import Rounding, quantize_rows
 from kernels.cuda.scratch import FLOATS, float_scratch, tickets
 from kernels.cuda.swiglu import swiglu
 from kernels.rms_norm.triton import rms_norm
@@ -34,15 +34,27 @@ def byte_linear(
     rows = x.shape[0]
     if rows == 1:
         _gemv(x, norm, eps, weight, bias, residual, out, gated)
-    elif not (weight.rounds_x and multiplies(weight.kind)):
+        return
+    rounding = rounding_of(weight)
+    if rounding is None:
         x = x if norm is None else rms_norm(x, norm, eps)
         _dot(x, None, weight, bias, residual, out, gated)
     else:
-        q, scale = quantize_rows(x, norm, eps, "int8" if weight.kind == "int8" else "fp8")
+        q, scale = quantize_rows(x, norm, eps, rounding)
         if weight.kind == "fp8" and rows >= _library_rows(weight, gated):
             _library(q, scale, weight, bias, residual, out, gated)
         else:
             _dot(q, scale, weight, bias, residual, out, gated)
+
+
+def rounding_of(weight: CudaWeight) -> Rounding | None:
+    """What several rows of x are rounded to; None leaves them as they are.
+
+    16 bits are more than bf16 has for all but the smallest values of a row.
+    """
+    if weight.kind == "int8":
+        return "int8" if weight.rounds_x else "int16"
+    return "fp8" if weight.rounds_x and multiplies("fp8") else None
 
 
 def multiplies(kind: str) -> bool:
@@ -111,7 +123,7 @@ def _dot(
         x if residual is None else residual, out, float_scratch(x.device, parts),
         tickets(x.device, tiles[0] * tiles[1] if split > 1 else 1), rows, outputs, outputs,
         x.stride(0), out.stride(0), weight.columns, block_m, block_n, block_k, split,
-        x_scale is not None, decode, bias is not None, residual is not None, gated,
+        x_scale is not None, x.shape[0] > rows, decode, bias is not None, residual is not None, gated,
         num_warps=warps, num_stages=stages, **overlap_options(),
     )  # fmt: skip
 
@@ -126,7 +138,7 @@ def dot_tiles(weight: CudaWeight, rows: int, gated: bool) -> tuple[int, int, int
         )  # type: ignore[return-value]
     block_m = min(128, class_m)
     block_n = 128 if block_m == 128 and not gated else 64
-    block_k = 128 if weight.rounds_x else 64
+    block_k = 128 if rounding_of(weight) else 64
     outputs = weight.rows // 2 if gated else weight.rows
     tiles = triton.cdiv(rows, block_m) * triton.cdiv(outputs, block_n)
     k_tiles = triton.cdiv(weight.columns, block_k)

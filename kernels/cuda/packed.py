@@ -78,8 +78,8 @@ def pack_weight(weight: Weight, device: torch.device, keep_dense: bool) -> CudaW
     Args:
         weight: The matrix as loaded.
         device: Where the packed tensors go.
-        keep_dense: Whether a quantised weight also keeps a bf16 copy; one that is
-            multiplied by 8-bit activations never does.
+        keep_dense: Whether INT4, and FP8 that meets precise activations, also keep a bf16
+            copy; 8-bit weights that meet rounded ones have no use for it.
 
     Raises:
         ValueError: naming a group size that can't be packed.
@@ -87,7 +87,7 @@ def pack_weight(weight: Weight, device: torch.device, keep_dense: bool) -> CudaW
     if weight.kind == "dense":
         data = weight.data.to(device=device, dtype=torch.bfloat16).contiguous()
         return CudaWeight("bf16", weight.rows, weight.columns, data)
-    keep_dense &= not weight.rounds_x
+    keep_dense &= weight.kind != "int8" and not weight.rounds_x
     dense = weight.dequantize(torch.bfloat16).to(device).contiguous() if keep_dense else None
     if weight.kind == "int4":
         return _pack_int4(weight, device, dense)

@@ -1,4 +1,4 @@
-"""Activations rounded to 8 bits with one scale a row, with the norm before them."""
+"""Activations rounded to 8 or 16 bits with one scale a row, with the norm before them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.cuda.launch import overlap_options
 
-# The largest value of each kind; of FP8 that is e4m3's, which has no infinity.
-LIMITS = {"int8": 127.0, "fp8": 448.0}
-DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+Rounding = Literal["int8", "int16", "fp8"]
+# The largest value of each kind: of FP8 e4m3's, which has no infinity; of INT16 that of which
+# both bytes are at most 127.
+LIMITS = {"int8": 127.0, "int16": 127.0 * 257, "fp8": 448.0}
 
 
 @triton.jit
 def _quantize_rows_kernel(
     x_ptr, norm_ptr, out_ptr, scale_ptr, x_stride, eps, K: tl.constexpr, BLOCK: tl.constexpr,
-    LIMIT: tl.constexpr, FP8: tl.constexpr, HAS_NORM: tl.constexpr, PDL: tl.constexpr,
+    LIMIT: tl.constexpr, FP8: tl.constexpr, PAIR: tl.constexpr, HAS_NORM: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)
@@ -44,31 +46,42 @@ def _quantize_rows_kernel(
         power = (q.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
         step = tl.maximum(power, 0.015625) * 0.125
     q = (q + 12582912.0 * step) - 12582912.0 * step
-    tl.store(out_ptr + row * K + k, q.to(out_ptr.dtype.element_ty), mask=inside)
+    out_at = out_ptr + row * K + k
+    if PAIR:
+        # q = 256 * high + low, both from -128 to 127.
+        high = (q.to(tl.int32) + 128) >> 8
+        low = q.to(tl.int32) - (high << 8)
+        tl.store(out_at, high.to(tl.int8), mask=inside)
+        tl.store(out_at + tl.num_programs(0).to(tl.int64) * K, low.to(tl.int8), mask=inside)
+    else:
+        tl.store(out_at, q.to(out_ptr.dtype.element_ty), mask=inside)
     tl.store(scale_ptr + row, largest / LIMIT)
 
 
 def quantize_rows(
-    x: torch.Tensor, norm: torch.Tensor | None, eps: float, kind: Literal["int8", "fp8"]
+    x: torch.Tensor, norm: torch.Tensor | None, eps: float, kind: Rounding
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """RMSNorm(x) as q * scale, q of 8 bits.
+    """RMSNorm(x) as q * scale.
 
     Args:
         x: [T, K], last axis contiguous; finite.
         norm: [K]; None leaves the norm out.
         eps: Added to the mean of squares.
-        kind: int8 (symmetric, -127 to 127) or fp8 (e4m3).
+        kind: int8 (symmetric, -127 to 127), fp8 (e4m3) or int16 (-32639 to 32639).
 
     Returns:
-        q [T, K], and float32 scales [T]; a row of zeros has the scale 0.
+        q [T, K], of int16 as int8 [2 T, K]: the T rows' high bytes, then their low bytes
+        (q = 256 * high + low); and float32 scales [T]. Zeros have the scale 0.
     """
     rows, columns = x.shape
-    q = torch.empty(rows, columns, dtype=DTYPES[kind], device=x.device)
+    pair = kind == "int16"
+    dtype = torch.float8_e4m3fn if kind == "fp8" else torch.int8
+    q = torch.empty(rows * (2 if pair else 1), columns, dtype=dtype, device=x.device)
     scale = torch.empty(rows, dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(columns)
     _quantize_rows_kernel[(rows,)](
         x, x if norm is None else norm, q, scale, x.stride(0), eps, columns, block, LIMITS[kind],
-        kind == "fp8", norm is not None, num_warps=min(16, max(1, block // 1024)),
+        kind == "fp8", pair, norm is not None, num_warps=min(16, max(1, block // 1024)),
         **overlap_options(),
     )  # fmt: skip
     return q, scale

@@ -103,18 +103,18 @@ def candidates(case: Case) -> Iterator[Settings]:
     outputs = case.rows // 2 if case.gated else case.rows
     class_m = case.class_m
     tiles = [(16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128)]
-    eight = case.kind != "int8"
+    halves = 2 if case.kind == "int8" else 1
     for (block_m, block_n), block_k, split, warps, stages in itertools.product(
-        tiles, (128, 256) if eight else (64, 128), (1, 2, 3, 4, 7), (4, 8), (3, 4, 5)
+        tiles, (128, 256), (1, 2, 3, 4, 7), (4, 8), (3, 4, 5)
     ):
         if not min(class_m, 128) <= block_m <= class_m:
             continue
         if case.gated and block_n * block_m > 128 * 128:
             continue
-        sums = block_m * block_n * (2 if case.gated else 1)
+        sums = block_m * block_n * (2 if case.gated else 1) * halves
         if not 1024 <= sums * 8 // warps <= 128 * 128 * 2 or (warps == 8 and sums < 8192):
             continue
-        held = (block_m * (1 if eight else 2) + block_n * (2 if case.gated else 1)) * block_k
+        held = (block_m * halves + block_n * (2 if case.gated else 1)) * block_k
         if held * stages > 200_000 or (held * stages < 60_000 and stages == 3 and block_k == 128):
             continue
         programs = -(-case.num_tokens // block_m) * -(-outputs // block_n) * split
@@ -160,9 +160,13 @@ def _compile(job: tuple[Case, list[Settings]]) -> int:
 def expected(case: Case, weight: CudaWeight, arguments: Arguments) -> torch.Tensor:
     """The same from float32 products, after the same rounding of x."""
     x = arguments.x
-    if case.num_tokens > 1 and weight.rounds_x:
-        q, scale = quantize_rows(x, arguments.norm, 1e-5, weight.kind)  # type: ignore[arg-type]
-        x = q.float() * scale.unsqueeze(1)
+    rounding = byte_linear.rounding_of(weight)
+    if case.num_tokens > 1 and rounding is not None:
+        q, scale = quantize_rows(x, arguments.norm, 1e-5, rounding)
+        q = q.float()
+        if rounding == "int16":
+            q = 256 * q[: case.num_tokens] + q[case.num_tokens :]
+        x = q * scale.unsqueeze(1)
     else:
         x = x.float()
         if arguments.norm is not None:
