@@ -21,6 +21,34 @@ A file with one entry a line; `#` begins a comment. An entry is `key`, `key:tena
 `key:tenant:tier`. A key has 16 to 512 letters, digits and ``!#$%&'*+.^_`|~-``; tenants
 share nothing with each other, the prefix cache included; the tier is `vip`, `standard`
 (the default) or `batch`. Without keys the gateway listens on loopback addresses only.
+
+## Tokens
+
+    repartee token --token-keys-file keys.json --new-key eddsa
+    repartee token --token-keys-file keys.json --public-keys gateways.json
+    repartee token --token-keys-file keys.json --tenant acme --tier vip --ttl 3600
+
+The first makes a key, the second writes what gateways need of it, the third prints a token. To
+change keys, add a new one, let gateways read it, sign with it, and take the old one out once its
+last token has run out: until then its tokens count. `hs256` keys are secrets: whoever can check
+with one can sign with it.
+
+## Limits
+
+    [default]
+    requests_per_min = 600
+    tokens_per_min = 500000
+    concurrent_responses = 20
+    connections = 100
+
+    [tiers.vip]
+    requests_per_min = 6000
+
+    [tenants.acme]
+    connections = 1000
+
+A tenant's field goes before its tier's, a tier's before the default, and the default before what
+is built in; 0 means no limit.
 """
 
 if __name__ == "__main__":
