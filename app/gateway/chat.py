@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from starlette.requests import Request
@@ -11,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.auth import Principal
 from app.gateway.bodies import read_body
+from app.gateway.caller import while_caller_waits
 from app.gateway.config import GatewayConfig
 from app.gateway.edge import PRINCIPAL
 from app.gateway.event_stream import EventStream
@@ -78,22 +78,13 @@ class ChatResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         answer = await self._route.submit(self._chat, self._principal)
-        work = asyncio.create_task(self._answer(answer, scope, send))
-        left = asyncio.create_task(_caller_leaves(receive))
-        closing = asyncio.create_task(self._route.responses.closing.wait())
-        tasks = (work, left, closing)
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            is_cut = await while_caller_waits(
+                self._answer(answer, scope, send), receive, self._route.responses.closing
+            )
         finally:
-            for task in tasks:
-                task.cancel()
-            try:
-                await asyncio.gather(*tasks, return_exceptions=True)
-            finally:
-                answer.abandon()
-        if not work.cancelled():
-            work.result()
-        elif not left.done() or left.cancelled():
+            answer.abandon()
+        if is_cut:
             await self._cut_short(send)
 
     async def _answer(self, answer: Answer, scope: Scope, send: Send) -> None:
@@ -118,11 +109,6 @@ class ChatResponse(Response):
         if self._stream is None:
             raise draining_error()
         await self._stream.fail(send, draining_error())
-
-
-async def _caller_leaves(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _nothing() -> dict[str, str]:

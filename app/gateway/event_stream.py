@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -11,7 +12,6 @@ from starlette.types import Scope, Send
 
 from app.gateway.config import GatewayConfig
 from app.gateway.metrics import GatewayMetrics
-from app.gateway.responses import Answer
 from app.gateway.transport import CONNECTION, HttpConnection
 from app.protocol.chat import HEARTBEAT
 from engine.contract import Delta, Event
@@ -29,11 +29,21 @@ class EventView(Protocol):
     def render(self, event: Event) -> bytes:
         """Bytes of one event; may be empty."""
 
-    def render_text(self, text: str) -> bytes:
-        """Bytes of a delta."""
+    def render_deltas(self, deltas: Sequence[Delta]) -> bytes:
+        """Bytes of deltas that go out as one."""
 
     def render_error(self, error: BaseException) -> bytes:
         """Bytes of an end that is a failure."""
+
+
+class EventSource(Protocol):
+    """An answer's events."""
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """One after the other, as they come."""
+
+    def drain_pending(self) -> list[Event]:
+        """Those that have arrived, without waiting."""
 
 
 class EventStream:
@@ -52,7 +62,7 @@ class EventStream:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: EventSource,
         view: EventView,
         first: Event,
         config: GatewayConfig,
@@ -90,15 +100,15 @@ class EventStream:
         if not connection.is_congested:
             return self._view.render(event)
         chunks: list[bytes] = []
-        texts: list[str] = []
+        deltas: list[Delta] = []
         for each in (event, *self._answer.drain_pending()):
             if isinstance(each, Delta):
-                texts.append(each.text)
+                deltas.append(each)
                 continue
             chunks.append(self._view.render(each))
-        if texts:
-            self._metrics.merged_deltas.inc(len(texts) - 1)
-            chunks.insert(0, self._view.render_text("".join(texts)))
+        if deltas:
+            self._metrics.merged_deltas.inc(len(deltas) - 1)
+            chunks.insert(0, self._view.render_deltas(deltas))
         return b"".join(chunks)
 
     async def _write(self, send: Send, data: bytes) -> None:

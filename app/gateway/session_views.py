@@ -15,6 +15,7 @@ from typing import Any
 
 from app.protocol.fields import Fields
 from app.protocol.json_codec import decode_object
+from app.protocol.queries import only, read_choice, read_whole
 from app.protocol.realtime.items import item_object
 from app.protocol.realtime.response import item_reason
 from app.sessions import Item, Session, SessionSummary
@@ -46,7 +47,7 @@ def read_list_query(params: Mapping[str, str]) -> ListQuery:
     Raises:
         InvalidRequest: naming the field.
     """
-    _only(params, ("limit", "after", "query"))
+    only(params, ("limit", "after", "query"))
     query = params.get("query", "").strip()
     if len(query) > MAX_QUERY_CHARS:
         raise InvalidRequest(
@@ -54,7 +55,8 @@ def read_list_query(params: Mapping[str, str]) -> ListQuery:
         )
     after = params.get("after")
     place = Place.of_text(after, "after") if after else None
-    return ListQuery(_read_count(params, "limit", DEFAULT_LIMIT, MAX_LIMIT), place, query)
+    limit = read_whole(params, "limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
+    return ListQuery(limit, place, query)
 
 
 def read_rename(body: bytes) -> str:
@@ -74,14 +76,8 @@ def read_export_format(params: Mapping[str, str]) -> str:
     Raises:
         InvalidRequest: naming the field.
     """
-    _only(params, ("format",))
-    kind = params.get("format", "json")
-    if kind not in EXPORT_FORMATS:
-        raise InvalidRequest(
-            f"format must be one of {', '.join(EXPORT_FORMATS)}, got {kind[:40]!r}.",
-            param="format",
-        )
-    return kind
+    only(params, ("format",))
+    return read_choice(params, "format", EXPORT_FORMATS, "json")
 
 
 def list_object(page: Page) -> dict[str, Any]:
@@ -171,22 +167,3 @@ def _item_object(item: Item) -> dict[str, Any]:
 
 def _time(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _only(params: Mapping[str, str], known: tuple[str, ...]) -> None:
-    for name in params:
-        if name not in known:
-            raise InvalidRequest(
-                f"Unknown parameter: {name[:64]}.", code="unknown_parameter", param=name[:64]
-            )
-
-
-def _read_count(params: Mapping[str, str], name: str, default: int, highest: int) -> int:
-    text = params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= highest):
-        raise InvalidRequest(
-            f"{name} must be a whole number from 1 to {highest}, got {text[:40]!r}.", param=name
-        )
-    return int(text)

@@ -9,10 +9,10 @@ ends the socket with 1013; the client comes back and resumes from the log.
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.transport import SocketConnection
-from app.protocol.realtime.response import ResponseView
 from engine.contract import Cursor
 
 SLOW_CODE = 1013
@@ -21,12 +21,19 @@ SLOW_REASON = "reader too slow; reconnect and resume"
 ENTRY_BYTES = 128
 
 
+class DeltaView(Protocol):
+    """One response as a socket shows it."""
+
+    def delta(self, text: str, cursor: Cursor) -> bytes:
+        """The frame of a delta; `cursor` is that of the last event in `text`."""
+
+
 class PendingText:
     """Text of one response that is not written yet."""
 
     __slots__ = ("cursor", "texts", "view")
 
-    def __init__(self, view: ResponseView, text: str, cursor: Cursor) -> None:
+    def __init__(self, view: DeltaView, text: str, cursor: Cursor) -> None:
         self.view = view
         self.texts = [text]
         self.cursor = cursor
@@ -76,7 +83,7 @@ class SocketWriter:
         for frame in frames:
             self.send(frame)
 
-    def send_text(self, view: ResponseView, text: str, cursor: Cursor) -> None:
+    def send_text(self, view: DeltaView, text: str, cursor: Cursor) -> None:
         """Write a delta, or queue it, or add it to the delta that is queued last."""
         if self._goes_straight():
             self._connection.send_frame(view.delta(text, cursor))

@@ -25,6 +25,7 @@ from app.sessions.reader import SessionReader, active_of
 from app.sessions.records import ActiveResponse, AddedItem, Item, Session
 from app.sessions.refusals import no_session, refuse
 from app.sessions.scripts import Scripts
+from app.sessions.stored import ResponseStore
 from app.sessions.titles import default_title
 from app.sessions.unseen import unseen_answer
 from engine.contract import Conflict, InvalidRequest
@@ -46,6 +47,7 @@ class SessionStore:
 
     Attributes:
         index: Each tenant's list.
+        responses: Those of the Responses API.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class SessionStore:
         self._reader = SessionReader(self._redis, ttl_s, empty_ttl_s)
         self._log = ResponseLog(self._redis)
         self.index = SessionIndex(self._redis, ttl_s)
+        self.responses = ResponseStore(self._redis)
 
     async def close(self) -> None:
         """Close the client, if it was made here."""

@@ -16,14 +16,12 @@ class UnseenEnd:
     item: Item | None
 
 
-async def unseen_answer(
-    log: ResponseLog, active: ActiveResponse, *, is_over: bool
-) -> UnseenEnd | None:
-    """How a response that counts as running has ended.
+async def ended_log(log: ResponseLog, response_id: str, *, is_over: bool) -> list[Event] | None:
+    """All events of a response that has ended.
 
     Args:
         log: Where its events are.
-        active: Which.
+        response_id: Which.
         is_over: Its time is over: what there is, is all there will be.
 
     Returns:
@@ -32,14 +30,25 @@ async def unseen_answer(
     Raises:
         RedisError: Redis failed.
     """
-    last = await log.last(active.response_id)
+    last = await log.last(response_id)
     if not is_over and not isinstance(last, Finished | Failed):
         return None
     events: list[Event] = []
     cursor = Cursor(0, 0)
-    while part := await log.read(active.response_id, cursor):
+    while part := await log.read(response_id, cursor):
         events += part
         cursor = Cursor(part[-1].epoch, part[-1].seq)
+    return events
+
+
+async def unseen_answer(
+    log: ResponseLog, active: ActiveResponse, *, is_over: bool
+) -> UnseenEnd | None:
+    """How a conversation's response that counts as running has ended; see `ended_log`."""
+    events = await ended_log(log, active.response_id, is_over=is_over)
+    if events is None:
+        return None
+    last = events[-1] if events else None
     text = "".join(event.text for event in events if isinstance(event, Delta))
     reason = last.reason if isinstance(last, Finished) else None
     if not text and reason not in (FinishReason.STOP, FinishReason.LENGTH):

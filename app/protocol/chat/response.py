@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -70,7 +71,11 @@ class ChatStream:
             return self._choice({"role": "assistant", "content": "", "refusal": None}, None)
         if isinstance(event, Failed):
             return self.render_error(event.error)
-        return self._finish(event)
+        return self._finish(event) if isinstance(event, Finished) else b""
+
+    def render_deltas(self, deltas: Sequence[Delta]) -> bytes:
+        """Deltas as one content chunk."""
+        return self.render_text("".join(delta.text for delta in deltas))
 
     def render_text(self, text: str) -> bytes:
         """A content chunk; nothing for tokens that show no text yet."""
@@ -123,10 +128,10 @@ class ChatAnswer:
         if isinstance(event, Delta):
             self._texts.append(event.text)
             return None
-        if isinstance(event, Accepted):
-            return None
         if isinstance(event, Failed):
             raise event.error
+        if not isinstance(event, Finished):
+            return None
         if event.reason is FinishReason.CANCELLED:
             raise cancelled_error()
         message = {"role": "assistant", "content": "".join(self._texts), "refusal": None}

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from app.protocol.content import check_size
 from app.protocol.fields import Fields, join, missing
 from app.protocol.ids import MAX_ID_CHARS
+from app.protocol.metadata import read_metadata
 from app.protocol.realtime.items import ItemReference, NewItem, read_input, read_item
 from app.protocol.realtime.settings import (
     SessionSettings,
@@ -28,9 +29,6 @@ from app.protocol.realtime.settings import (
 from app.protocol.sampling import SAMPLING_FIELDS, read_sampling
 from engine.contract import InvalidRequest, Message, ModelCard, SamplingParams
 
-MAX_METADATA = 16
-MAX_METADATA_KEY_CHARS = 64
-MAX_METADATA_VALUE_CHARS = 512
 MAX_TOKEN_CHARS = 4096
 _AUDIO_MS_LIMIT = 2**53
 
@@ -248,7 +246,7 @@ def _read_response_create(
         input=_read_inputs(response, card),
         instructions=settings.instructions if instructions is None else instructions,
         sampling=_read_response_sampling(response, settings, card),
-        metadata=_read_metadata(response),
+        metadata=read_metadata(response),
         answers=fields.string("repartee.answers", MAX_ID_CHARS),
     )
 
@@ -273,26 +271,6 @@ def _read_response_sampling(
     private.only(SAMPLING_FIELDS)
     merged = {**settings.sampling, **private.source}
     return read_sampling(Fields(merged, private.path), limit, card.vocab_size)
-
-
-def _read_metadata(response: Fields) -> dict[str, str] | None:
-    metadata = response.object("metadata")
-    if metadata is None:
-        return None
-    if len(metadata.source) > MAX_METADATA:
-        raise InvalidRequest(
-            f"{metadata.path} holds at most {MAX_METADATA} keys, got {len(metadata.source)}.",
-            param=metadata.path,
-        )
-    for key in metadata.source:
-        if len(key) > MAX_METADATA_KEY_CHARS:
-            raise InvalidRequest(
-                f"{metadata.path} keys must be at most {MAX_METADATA_KEY_CHARS} characters, "
-                f"got {len(key)}.",
-                param=metadata.path,
-            )
-        metadata.required_string(key, MAX_METADATA_VALUE_CHARS)
-    return dict(metadata.source)
 
 
 def _read_response_cancel(
