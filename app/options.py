@@ -433,6 +433,16 @@ OPTIONS: tuple[Option, ...] = (
         (PROFILE,),
     ),
     Option(
+        "ops-token-file",
+        _text,
+        "",
+        "file",
+        "Token for the operator's page `/ops` and for `/metrics`, 16 to 512 characters.",
+        "without API keys anyone on this machine sees them; with keys nobody sees `/ops`, and "
+        "`/metrics` takes any key",
+        (SERVE, GATEWAY),
+    ),
+    Option(
         "log-level",
         _choice("debug", "info", "warning", "error"),
         "info",

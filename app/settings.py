@@ -51,6 +51,7 @@ class GatewaySettings:
         allowed_origins: Web origins besides the gateway's own.
         log_level: debug, info, warning or error.
         log_format: text or json.
+        ops_token_file: Who may see the operator's page; see the option.
         otlp_endpoint: Base URL of an OpenTelemetry collector; empty for no traces.
     """
 
@@ -68,6 +69,7 @@ class GatewaySettings:
     log_level: str
     log_format: str
     otlp_endpoint: str
+    ops_token_file: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,7 @@ class _Values:
             log_level=self.text("log-level"),
             log_format=self.text("log-format"),
             otlp_endpoint=self.text("otlp-endpoint"),
+            ops_token_file=self.file("ops-token-file"),
         )
 
     def worker(self) -> WorkerSettings:
@@ -346,6 +349,7 @@ def gateway_environment(settings: GatewaySettings, environ: Mapping[str, str]) -
         "REPARTEE_LOG_LEVEL": settings.log_level,
         "REPARTEE_LOG_FORMAT": settings.log_format,
         "REPARTEE_OTLP_ENDPOINT": settings.otlp_endpoint,
+        "REPARTEE_OPS_TOKEN_FILE": str(settings.ops_token_file or ""),
     }
     return {**without_our_variables(environ), **ours}
 

@@ -137,6 +137,7 @@ def test_a_gateway_reads_its_own_environment_back(tmp_path: Path) -> None:
         "log-level": "debug",
         "log-format": "json",
         "otlp-endpoint": "http://127.0.0.1:4318",
+        "ops-token-file": str(tmp_path / "ops"),
     }
     settings = gateway_settings(flags, {})
     environ = gateway_environment(settings, {"PATH": "/bin", "REPARTEE_MODEL": "x"})

@@ -86,13 +86,22 @@ def parse_api_keys(text: str) -> ApiKeys:
     return ApiKeys(keys)
 
 
-def _parse_entry(entry: str) -> ApiKey:
-    key, _, rest = entry.partition(":")
-    tenant, _, tier = rest.partition(":")
+def check_key(key: str) -> None:
+    """Refuse what cannot be a key.
+
+    Raises:
+        ValueError: saying why, never repeating it.
+    """
     if not MIN_KEY_CHARS <= len(key) <= MAX_KEY_CHARS:
         raise ValueError(f"must have {MIN_KEY_CHARS} to {MAX_KEY_CHARS} characters, has {len(key)}")
     if not _KEY.fullmatch(key):
         raise ValueError("may hold only letters, digits and !#$%&'*+.^_`|~-")
+
+
+def _parse_entry(entry: str) -> ApiKey:
+    key, _, rest = entry.partition(":")
+    tenant, _, tier = rest.partition(":")
+    check_key(key)
     digest = hash_key(key)
     principal = Principal(
         check_tenant(tenant or "default"),

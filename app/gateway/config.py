@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from app.auth import ApiKeys, TokenKeys, parse_api_keys, parse_token_keys
+from app.gateway.ops.access import parse_ops_token
 from app.gateway.origins import OriginPolicy, is_loopback
 from app.limits import NO_LIMITS, LimitPolicy, parse_limits
 from app.settings import GatewaySettings
@@ -47,6 +48,8 @@ class GatewayConfig:
         token_keys_file: The same as they stand in a file; goes before `token_keys`.
         token_audience: Must be among a token's audiences.
         token_issuer: Must be a token's issuer; empty does not ask.
+        ops_token_file: Hash of the token for the operator's view, as its file stands; None
+            without one.
         limits: What callers may ask for; None takes the defaults, which without keys
             are no limits.
         limits_file: The same as it stands in a file; goes before `limits`.
@@ -78,6 +81,7 @@ class GatewayConfig:
     token_keys_file: WatchedFile[TokenKeys] | None = None
     token_audience: str = "repartee"
     token_issuer: str = "repartee"
+    ops_token_file: WatchedFile[bytes] | None = None
     limits: LimitPolicy | None = None
     limits_file: WatchedFile[LimitPolicy] | None = None
     allowed_origins: tuple[str, ...] = ()
@@ -127,6 +131,7 @@ class GatewayConfig:
             token_keys_file=tokens,
             token_audience=settings.token_audience,
             token_issuer=settings.token_issuer,
+            ops_token_file=_watched(settings.ops_token_file, parse_ops_token, "--ops-token-file"),
             limits_file=_watched(settings.limits_file, read_limits, "--limits-file"),
             allowed_origins=settings.allowed_origins,
             max_connections=settings.max_connections,
@@ -164,9 +169,19 @@ class GatewayConfig:
         return _DEFAULT_LIMITS if self.needs_key else _OPEN_LIMITS
 
     @property
+    def current_ops_token(self) -> bytes | None:
+        """The hash of the operator's token as it stands now."""
+        return None if self.ops_token_file is None else self.ops_token_file.value
+
+    @property
     def watched_files(self) -> tuple[WatchedFile[object], ...]:
         """All that are read again when they change."""
-        files = (self.api_keys_file, self.token_keys_file, self.limits_file)
+        files = (
+            self.api_keys_file,
+            self.token_keys_file,
+            self.limits_file,
+            self.ops_token_file,
+        )
         return tuple(cast("WatchedFile[object]", file) for file in files if file is not None)
 
     @property

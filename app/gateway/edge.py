@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.auth import Authenticator, Principal, credential_of, offered_subprotocols
 from app.gateway.edge_answer import CLIENT_LEFT, EdgeAnswer
 from app.gateway.metrics import GatewayMetrics
+from app.gateway.ops.access import OpsAccess
 from app.gateway.origins import OriginPolicy
 from app.gateway.targets import tickets_of, to_origin_form
 from app.gateway.tracing import trace_parent
@@ -54,6 +55,7 @@ class Edge:
         limiter: Knows what they may still ask for.
         origins: Which pages may call.
         metrics: Counts answers by route and status.
+        ops: Knows the operator, who may read `/metrics`.
         routes: Paths that may serve as a metric's label; all others share one.
     """
 
@@ -65,6 +67,7 @@ class Edge:
         limiter: Limiter,
         origins: OriginPolicy,
         metrics: GatewayMetrics,
+        ops: OpsAccess,
         routes: Iterable[str],
     ) -> None:
         self._app = app
@@ -72,6 +75,7 @@ class Edge:
         self._limiter = limiter
         self._origins = origins
         self._metrics = metrics
+        self._ops = ops
         self._routes = frozenset(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,7 +112,9 @@ class Edge:
         if _is_preflight(scope, headers):
             await answer.preflight(headers)
             return
-        if not _is_protected(scope["path"]):
+        is_scrape = scope["path"] == "/metrics"
+        is_operator = is_scrape and self._ops.holds(headers.getlist("authorization"))
+        if is_operator or not _is_protected(scope["path"]):
             await self._app(scope, receive, answer.send)
             return
         principal = await self._caller(scope, headers)

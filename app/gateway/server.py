@@ -34,6 +34,7 @@ from app.gateway.grants import GrantRoutes
 from app.gateway.health import HealthRoutes
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.models import ModelRoutes
+from app.gateway.ops import OpsAccess, OpsBoard, OpsRoutes
 from app.gateway.pages import PageFiles
 from app.gateway.realtime import RealtimeRoute
 from app.gateway.responses import Responses
@@ -88,6 +89,11 @@ class Gateway:
         )
         for file in config.watched_files:
             file.on_change.append(self.realtime.look_again)
+        self.board = OpsBoard(
+            *(config.redis_url, engine.gateway_id, self.metrics),
+            is_draining=lambda: self.responses.is_draining,
+        )
+        self._ops_access = OpsAccess(lambda: config.current_ops_token, is_open=not config.needs_key)
         self.app = self._build()
 
     def _build(self) -> Starlette:
@@ -99,6 +105,7 @@ class Gateway:
         responses = ResponsesRoutes(
             self.responses, self._sessions.responses, self.config, self.metrics
         )
+        ops = OpsRoutes(self._engine, self.board, self._ops_access)
         routes = [
             _route("GET", "/livez", health.live),
             _route("GET", "/readyz", health.ready),
@@ -118,6 +125,8 @@ class Gateway:
             _route("GET", "/v1/responses/{id}/input_items", responses.input_items),
             _route("POST", "/v1/realtime/client_secrets", grants.client_secret),
             _route("POST", "/v1/realtime/tickets", grants.ticket),
+            _route("GET", "/ops/state", ops.state),
+            _route("POST", "/ops/workers/{id}/drain", ops.drain),
             WebSocketRoute("/v1/realtime", self.realtime.__call__),
             _route("GET", "/v1/realtime", _upgrade_required),
             Mount("/v1", _unknown_route),
@@ -135,6 +144,7 @@ class Gateway:
             limiter=self._limiter,
             origins=self.config.origin_policy,
             metrics=self.metrics,
+            ops=self._ops_access,
             routes=[route.path for route in routes if isinstance(route, Route)],
         )
         return app
@@ -145,6 +155,7 @@ class Gateway:
         await self.realtime.start()
         work = [asyncio.create_task(file.watch()) for file in self.config.watched_files]
         work.append(asyncio.create_task(self._limiter.renew_forever()))
+        work.append(asyncio.create_task(self.board.run()))
         try:
             yield
         finally:
@@ -153,6 +164,7 @@ class Gateway:
             await asyncio.gather(*work, return_exceptions=True)
             await self.responses.close()
             await self.realtime.stop()
+            await self.board.close()
             await self._grants.close()
             await self._limiter.close()
             await self._engine.close()

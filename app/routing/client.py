@@ -30,6 +30,7 @@ from app.routing.takeovers import Takeovers
 from engine.contract import (
     Cancel,
     Cursor,
+    Drain,
     Event,
     Failed,
     Finished,
@@ -277,6 +278,18 @@ class EngineClient:
         if worker_id is not None and self._directory.status(worker_id) is not Status.DEAD:
             with redis_errors("release"):
                 await self._commands.send(worker_id, Release(conversation_id))
+
+    async def drain(self, worker_id: str) -> None:
+        """Ask a worker to leave as after SIGTERM; whoever started it may start another.
+
+        Raises:
+            NotFound: no such worker is alive.
+            Unavailable: Redis failed.
+        """
+        if self._directory.status(worker_id) is Status.DEAD:
+            raise NotFound(f"There is no worker {worker_id[:80]!r}.", code="worker_not_found")
+        with redis_errors("drain"):
+            await self._commands.send(worker_id, Drain())
 
     async def attach(self, request_id: str, after: Cursor = _START) -> ResponseStream:
         """Listen to a response that this or another gateway began.

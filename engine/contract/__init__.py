@@ -7,7 +7,7 @@ Modules:
     errors: the tree of errors a client can see.
     sampling: `SamplingParams`, validated on construction.
     messages: commands to a worker (`Submit`, `Resume`, `Cancel`, `Listen`, `Warm`,
-        `Release`) with their wire form.
+        `Release`, `Drain`) with their wire form.
     events: what comes back (`Accepted`, `Delta`, `TakenOver`, `Finished`, `Failed`).
     progress: how far a response has come.
     lease: whose a response is, and the scripts that change it.
@@ -43,6 +43,7 @@ from engine.contract.messages import (
     Cancel,
     Command,
     Cursor,
+    Drain,
     FinishReason,
     GenerateRequest,
     Listen,
@@ -69,6 +70,7 @@ __all__ = [
     "Cursor",
     "DeadlineExceeded",
     "Delta",
+    "Drain",
     "EngineFault",
     "Event",
     "Failed",

@@ -233,7 +233,15 @@ class Release:
         return {"t": "release", "conversation": self.conversation_id}
 
 
-Command = Submit | Resume | Cancel | Listen | Warm | Release
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Leave as after SIGTERM: take nothing new, end or hand over what runs, stop."""
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"t": "drain"}
+
+
+Command = Submit | Resume | Cancel | Listen | Warm | Release | Drain
 
 
 def command_from_wire(wire: Mapping[str, Any]) -> Command:
@@ -256,4 +264,6 @@ def command_from_wire(wire: Mapping[str, Any]) -> Command:
         return Warm.from_wire(wire)
     if kind == "release":
         return Release(wire["conversation"])
+    if kind == "drain":
+        return Drain()
     raise ValueError(f"unknown command {kind!r}")

@@ -17,6 +17,7 @@ from engine.contract import (
     Command,
     Cursor,
     DeadlineExceeded,
+    Drain,
     EngineFault,
     Event,
     Failed,
@@ -255,6 +256,9 @@ class Worker:
             case Release(conversation_id):
                 self._drafts.drop(conversation_id)
                 self._thread.release(conversation_id)
+            case Drain():
+                logger.info("asked to drain")
+                self._stop.set()
 
     def _submit(self, request: GenerateRequest) -> None:
         if self._open(request, [request.reply_to], ()):

@@ -27,6 +27,7 @@ SETTINGS = GatewaySettings(
     log_level="info",
     log_format="text",
     otlp_endpoint="",
+    ops_token_file=None,
 )
 
 
