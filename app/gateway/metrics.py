@@ -58,6 +58,12 @@ class GatewayMetrics:
         self.requests = Counter(
             "repartee_requests", "Answers asked for.", by_tier, registry=registry
         )
+        self.limited = Counter(
+            "repartee_limited",
+            "Answers refused by the caller's limits; not among the requests.",
+            by_tier,
+            registry=registry,
+        )
         self.responses = Counter(
             "repartee_responses",
             "Answers ended, by outcome.",

@@ -17,7 +17,7 @@ from typing import Any
 from app.auth import Principal
 from app.gateway.metrics import GatewayMetrics, ResponseMeter
 from app.gateway.tracing import Tracing, trace_parent
-from app.limits import Charge, Limiter, foreseen_tokens
+from app.limits import Charge, Limiter, RateLimited, foreseen_tokens
 from app.routing import EngineClient, ResponseStream
 from engine.contract import (
     Event,
@@ -205,6 +205,9 @@ class Responses:
         self._running.discard(answer)
         if answer.charge is not None:
             self.spawn(self.limiter.settle(answer.charge, answer.used_tokens))
+        else:
+            work = self.limiter.settle_for_another(answer.request_id, answer.used_tokens)
+            self.spawn(work)
 
     def check_open(self) -> None:
         """Refuse new work while the gateway is stopping.
@@ -238,9 +241,13 @@ class Responses:
         """
         self.check_open()
         window = self.engine.card(model).context_window
-        charge = await self.limiter.take(
-            principal, request_id, foreseen_tokens(messages, sampling, window)
-        )
+        try:
+            charge = await self.limiter.take(
+                principal, request_id, foreseen_tokens(messages, sampling, window)
+            )
+        except RateLimited:
+            self._metrics.limited.labels(api, principal.tier.value).inc()
+            raise
         meter = self._metrics.meter(api, principal.tier)
         now = time.time()
         request = GenerateRequest(

@@ -6,10 +6,12 @@
 | `rp:limit:{<tenant>}:<budget>:tok` | string | the same for tokens |
 | `rp:limit:{<tenant>}:<budget>:run` | sorted set | responses under way, by the end of their lease |
 | `rp:limit:{<tenant>}:<budget>:con` | sorted set | open sockets, likewise |
+| `rp:charge:{<rid>}` | string | a response's `Charge` as JSON, as long as its lease |
 
 Tokens are charged as foreseen and put right at the answer's end. A response's lease ends
 with its deadline, a socket's some seconds after its gateway's last word, so a gateway
-that dies leaves nothing behind for long.
+that dies leaves nothing behind for long. Whoever else follows a response to its end settles
+its charge, if its own gateway does not.
 
 While Redis cannot be asked, these limits let everybody through: without Redis no answer
 can begin anyway, and a socket that is open should stay so.
@@ -21,17 +23,18 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
+import orjson
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.auth.principal import Principal
+from app.auth.principal import Allowance, Principal
 from app.limits.policy import Budget, LimitPolicy
 from app.limits.state import RateLimit, Standing
 from app.protocol.ids import new_id
@@ -84,6 +87,20 @@ class Charge:
     tokens: int
     budgets: tuple[Budget, ...]
     standing: Standing
+
+    def to_wire(self) -> dict[str, Any]:
+        """What settling it takes."""
+        return {
+            "id": self.response_id,
+            "tokens": self.tokens,
+            "budgets": [[b.name, b.allowance.tokens_per_min] for b in self.budgets],
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Charge:
+        """Read `to_wire`'s answer back."""
+        budgets = [Budget(name, Allowance(tokens_per_min=n)) for name, n in wire["budgets"]]
+        return cls(wire["id"], wire["tokens"], tuple(budgets), Standing())
 
 
 class Limiter:
@@ -177,6 +194,8 @@ class Limiter:
         charge = replace(charge, standing=_standing(budgets, reply[2:]))
         self._note(charge.standing)
         self._refuse(budgets, reply, charge.standing)
+        if response_id:
+            self._spawn(self._publish(charge))
         return charge
 
     async def count(self, principal: Principal) -> Standing:
@@ -200,6 +219,18 @@ class Limiter:
         keys = [f"{b.name}:{kind}" for b in charge.budgets for kind in ("tok", "run")]
         limits = [b.allowance.tokens_per_min or 0 for b in charge.budgets]
         await self._run("settle", keys, [charge.response_id, charge.tokens, used, *limits])
+        await self._ask(self._redis.unlink(_charge_key(charge.response_id)))
+
+    async def settle_for_another(self, response_id: str, used_tokens: int | None) -> None:
+        """A response has ended that another gateway charged."""
+        data = await self._ask(self._redis.get(_charge_key(response_id)))
+        if data is not None:
+            await self.settle(Charge.from_wire(orjson.loads(data)), used_tokens)
+
+    async def _publish(self, charge: Charge) -> None:
+        """Let other gateways know what was charged."""
+        wire = orjson.dumps(charge.to_wire())
+        await self._ask(self._redis.set(_charge_key(charge.response_id), wire, px=self._lease_ms))
 
     @asynccontextmanager
     async def connection(self, principal: Principal) -> AsyncIterator[None]:
@@ -252,14 +283,8 @@ class Limiter:
             open_ids.discard(connection_id)
             if not open_ids:
                 del self._connections[name]
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                async with self._redis.pipeline(transaction=False) as pipe:
-                    for name in names:
-                        pipe.zrem(name, connection_id)
-                    await pipe.execute()
-        except (RedisError, OSError, TimeoutError) as error:
-            self._complain(error)
+        for name in names:
+            await self._ask(self._redis.zrem(name, connection_id))
 
     def _take_args(
         self, budgets: tuple[Budget, ...], response_id: str, tokens: int
@@ -311,9 +336,13 @@ class Limiter:
 
     async def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
         """Run a script; None if Redis cannot be asked."""
+        return await self._ask(self._scripts[name](keys=keys, args=args))
+
+    async def _ask(self, asking: Awaitable[Any]) -> Any:
+        """Redis's reply; None if it cannot be asked."""
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                reply = await self._scripts[name](keys=keys, args=args)
+                reply = await asking
         except (RedisError, OSError, TimeoutError) as error:
             self._complain(error)
             return None
@@ -326,6 +355,10 @@ class Limiter:
             reason = str(error) or type(error).__name__
             logger.warning("limits are not enforced: Redis failed: %s", reason)
         self._is_down = True
+
+
+def _charge_key(response_id: str) -> str:
+    return f"rp:charge:{{{response_id}}}"
 
 
 def _standing(budgets: tuple[Budget, ...], numbers: list[int]) -> Standing:

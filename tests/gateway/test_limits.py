@@ -17,9 +17,10 @@ from app.auth import Allowance, parse_api_keys
 from app.gateway.throttle import TenantThrottles
 from app.limits import NO_LIMITS, LimitPolicy, parse_limits
 from app.watched_file import WatchedFile
+from tests.fakes.engine import FakeEngine
 from tests.gateway.live import LiveGateway, receive, receive_until, running_gateway, script
 from tests.redis_server import RedisServer
-from tests.spine import until
+from tests.spine import running_worker, until
 
 KEY = "sk-0123456789abcdef"
 HEADERS = {"authorization": f"Bearer {KEY}"}
@@ -31,10 +32,11 @@ RATE_HEADERS = {
 NAME = "rp:limit:{acme}:standard"
 
 
-def limited(redis_url: str, **allowance: int) -> Any:
+def limited(redis_url: str, worker: bool = True, **allowance: int) -> Any:
     """A gateway with one tenant, `acme`, and its limits."""
     return running_gateway(
         redis_url,
+        worker=worker,
         api_keys=parse_api_keys(f"{KEY}:acme\n{KEY}2:other"),
         limits=LimitPolicy(NO_LIMITS, tenants={"acme": Allowance(**allowance)}),
     )
@@ -219,6 +221,31 @@ async def test_answers_and_sockets_at_once(redis_url: str) -> None:
                 return False
 
         await until(opens)
+
+
+async def test_what_a_gateway_leaves_behind_ends_with_the_answer(redis_url: str) -> None:
+    options = {"additional_headers": HEADERS}
+    limits = {"concurrent_responses": 1, "tokens_per_min": 100_000}
+    engine = FakeEngine()
+    async with running_worker(redis_url, engine):
+        async with limited(redis_url, worker=False, **limits) as first:
+            await until(first.gateway.responses.engine.ready)
+            async with first.socket(**options) as socket:
+                session_id = (await receive(socket))["session"]["id"]
+                for frame in create(script(stall_after=2)):
+                    await socket.send(frame)
+                await receive_until(socket, "response.output_text.delta")
+        async with limited(redis_url, worker=False, **limits) as second:
+            await until(second.gateway.responses.engine.ready)
+            assert (await chat(second)).status_code == 429
+            async with second.socket(f"?session_id={session_id}", **options) as socket:
+                await receive_until(socket, "repartee.response.resumed")
+                await socket.send('{"type":"response.cancel"}')
+                await receive_until(socket, "response.done")
+            await until(lambda: second.gateway.responses.num_running == 0)
+            answer = await chat(second, max_tokens=5)
+            assert answer.status_code == 200
+            assert int(answer.headers["x-ratelimit-remaining-tokens"]) > 99_000
 
 
 async def test_a_changed_file_counts_at_once(redis_url: str, tmp_path: Path) -> None:

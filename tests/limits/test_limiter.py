@@ -161,6 +161,24 @@ async def test_a_dead_gateways_answers_end_with_their_deadline(
     await limiter.take(ACME, "r1", 5)
 
 
+async def test_another_gateway_settles_what_its_own_does_not(
+    redis: Redis, limiter_with: MakeLimiter
+) -> None:
+    dead = limiter_with(tokens_per_min=1000, concurrent_responses=1)
+    other = limiter_with(tokens_per_min=1000, concurrent_responses=1)
+    charge = await dead.take(ACME, "r0", 600)
+    await until(lambda: not dead._tasks)
+    assert 0 < await redis.pttl("rp:charge:{r0}") <= 70_000
+    await refusal(other.take(ACME, "r1", 1))
+    await other.settle_for_another("r0", 100)
+    assert await redis.exists("rp:charge:{r0}") == 0
+    await other.settle_for_another("r0", 100)
+    await dead.settle(charge, 0)
+    (tokens,) = (await other.count(ACME)).limits
+    assert 900 <= tokens.remaining <= 901
+    await other.take(ACME, "r1", 1)
+
+
 async def test_many_at_once_get_exactly_what_there_is(limiter_with: MakeLimiter) -> None:
     gateways = [limiter_with(requests_per_min=10, concurrent_responses=10) for _ in range(3)]
 
