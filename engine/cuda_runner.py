@@ -21,6 +21,7 @@ from engine.kv_blocks import (
     read_kv_blocks,
     write_kv_blocks,
 )
+from engine.model.config import ModelConfig
 from engine.runner import Model, StepInputs, accepted_tokens
 from engine.sampling_rows import sampling_row
 from engine.shared_prefix import PrefixFinder, num_tiles, tile_sequences
@@ -86,6 +87,10 @@ class CudaRunner:
         self._setup_s = 0.0
         on_gpu = self._device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self._model.config
 
     @property
     def max_decode_steps(self) -> int:

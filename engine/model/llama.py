@@ -109,10 +109,10 @@ class CausalLM:
             slots: Dtype of `positions`, [T]; where each token's KV is written.
             batch: Which tokens belong together, and their KV.
             caches: One a layer, written in place.
-            logits_rows: int64 [R]; which of the T tokens' logits are wanted.
+            logits_rows: int64 [R]; which of the T tokens' logits are wanted, rising.
 
         Returns:
-            float32 [R, vocab_size].
+            [R, vocab_size], float32, on CUDA bf16.
         """
         config, eps = self.config, self.config.norm_eps
         x = kernels.embedding(token_ids, self._embedding)
@@ -125,7 +125,9 @@ class CausalLM:
             kernels.linear_add(attended, layer.o, x, layer.o_bias)
             gated = kernels.norm_swiglu(x, layer.mlp_norm, eps, layer.gate_up)
             kernels.linear_add(gated, layer.down, x)
-        return kernels.norm_linear(x[logits_rows], self._final_norm, eps, self._head).float()
+        # Rows rise and are distinct: as many as tokens are all of them.
+        wanted = x if len(logits_rows) == len(x) else x[logits_rows]
+        return kernels.norm_linear(wanted, self._final_norm, eps, self._head)
 
     def _pack_layer(self, weights: LayerWeights, pack: Pack) -> Layer:
         return Layer(

@@ -55,13 +55,15 @@ def rope_decode_kernel(
     qkv_ptr, rope_ptr, positions_ptr, k_ptr, v_ptr, slots_ptr, tables_ptr, lens_ptr, parts_ptr,
     stats_ptr, tickets_ptr, out_ptr, qkv_stride, table_stride, scale, NUM_KV: tl.constexpr,
     GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr,
-    DP: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
+    DP: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """All query heads of one KV head (rows, padded to ROWS) over one split of the KV.
 
     As `kernels.paged_attention.decode_kernel`, but that the step's own token comes from
     qkv: the program whose split it ends rotates its k, writes it with v to the cache and
-    adds it to the softmax. What earlier steps wrote is loaded before the wait for qkv.
+    adds it to the softmax. With EARLY the first tile of what earlier steps wrote is loaded
+    before the wait for qkv, at the cost of the pipeline over tiles.
     """
     sequence = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -84,9 +86,10 @@ def rope_decode_kernel(
     table = tables_ptr + sequence.to(tl.int64) * table_stride
     n = tl.arange(0, TILE)
     ok = begin + n < known
-    k, v = _load_tile(
-        k_ptr, v_ptr, table, begin + n, ok, kv_head, d, in_d, NUM_KV, BLOCK_SIZE, D
-    )
+    if EARLY:
+        k, v = _load_tile(
+            k_ptr, v_ptr, table, begin + n, ok, kv_head, d, in_d, NUM_KV, BLOCK_SIZE, D
+        )
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -96,8 +99,11 @@ def rope_decode_kernel(
     top = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DP], tl.float32)
-    acc, top, total = _add_tile(q, k, v, ok, acc, top, total, scale)
-    for start in range(begin + TILE, known, TILE):
+    first = begin
+    if EARLY:
+        acc, top, total = _add_tile(q, k, v, ok, acc, top, total, scale)
+        first += TILE
+    for start in range(first, known, TILE):
         ok = start + n < known
         k, v = _load_tile(
             k_ptr, v_ptr, table, start + n, ok, kv_head, d, in_d, NUM_KV, BLOCK_SIZE, D

@@ -57,7 +57,7 @@ def rope_attention(
         qkv.stride(0), batch.block_tables.stride(0), scale * LOG2_E, num_kv, group,
         max(16, triton.next_power_of_2(group)), block_size, head_dim,
         triton.next_power_of_2(head_dim), settings.get("tile", 64), splits,
-        num_warps=settings.get("warps", 4), num_stages=settings.get("stages", 2),
-        **overlap_options(),
+        settings.get("early", num_sequences == 1), num_warps=settings.get("warps", 4),
+        num_stages=settings.get("stages", 3), **overlap_options(),
     )  # fmt: skip
     return out

@@ -321,13 +321,13 @@ def sample_triton(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     """See `kernels.sampling.sample`; in float32, so a tie within its rounding may fall otherwise.
 
     Args:
-        logits: float32 [R, V] on the device, left as they are.
+        logits: bf16 or float32 [R, V] on the device, left as they are.
         batch: R rows, on the CPU.
     """
     device = logits.device
     ragged = (batch.bias_ids, batch.seen_ids, batch.masked_ids)
     if any(len(items) for items in ragged):
-        logits = logits.contiguous().clone()
+        logits = logits.float().contiguous().clone()
         _adjust_kernel[(len(batch),)](
             logits, batch.bias_starts.to(device), batch.bias_ids.to(device),
             batch.bias_values.to(device), batch.seen_starts.to(device),

@@ -104,7 +104,7 @@ class Scorer:
             )  # fmt: skip
             rows = torch.arange(count, device=self._device)
             parts.append(self._model.forward(ids, where, where, batch, self._caches, rows))
-        return torch.cat(parts)
+        return torch.cat(parts).float()
 
     def nats(self, tokens: Sequence[int]) -> float:
         """Mean negative log-likelihood of each token after the first."""

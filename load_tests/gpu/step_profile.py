@@ -14,7 +14,7 @@ import json
 import re
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +37,8 @@ BLOCK = 16
 CONTEXT = 640
 STEPS = 4
 
+Event = tuple[str, float, float]
+
 
 def make_sequence(number: int, length: int, blocks_each: int) -> Any:
     """A sequence of `length` known tokens with blocks of its own."""
@@ -52,7 +54,7 @@ def make_sequence(number: int, length: int, blocks_each: int) -> Any:
     )  # fmt: skip
 
 
-def kernel_times(run: Callable[[], None]) -> list[tuple[str, float, float]]:
+def kernel_times(run: Callable[[], object]) -> list[Event]:
     """(name, start, end) of each kernel that `run` launches, microseconds, in order."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         run()
@@ -65,12 +67,25 @@ def kernel_times(run: Callable[[], None]) -> list[tuple[str, float, float]]:
     return sorted(events, key=lambda event: event[1])
 
 
-def summary(events: list[tuple[str, float, float]], num_steps: int) -> list[dict[str, Any]]:
+def _by_place(events: list[Event], num_steps: int, num_layers: int) -> list[Event]:
+    """Kernels that a layer launches several times, told apart by their order in it."""
+    counts = Counter(name for name, _, _ in events)
+    seen: Counter[str] = Counter()
+    placed = []
+    for name, start, stop in events:
+        a_layer = counts[name] // (num_steps * num_layers)
+        place = f" {seen[name] % a_layer + 1} of {a_layer}" if a_layer > 1 else ""
+        seen[name] += 1
+        placed.append((name + place, start, stop))
+    return placed
+
+
+def summary(events: list[Event], num_steps: int, num_layers: int) -> list[dict[str, Any]]:
     """By kernel: how many a step, median time, median gap before it, and the sum a step."""
     times: dict[str, list[float]] = defaultdict(list)
     gaps: dict[str, list[float]] = defaultdict(list)
     end = events[0][1]
-    for name, start, stop in events:
+    for name, start, stop in _by_place(events, num_steps, num_layers):
         times[name].append(stop - start)
         gaps[name].append(start - end)
         end = max(end, stop)
@@ -103,7 +118,7 @@ def profile_decode(runner: CudaRunner, batch: int) -> dict[str, Any]:
     work = [
         (Work(seq, CONTEXT - 1, 1, True, num_decode_steps=STEPS), sampling_row(seq)) for seq in seqs
     ]
-    chunk = runner.chunk(batch, CONTEXT + 32)
+    chunk = runner.chunk(batch, CONTEXT + 32, False)
 
     def steps() -> None:
         chunk.start(work)
@@ -118,7 +133,7 @@ def profile_decode(runner: CudaRunner, batch: int) -> dict[str, Any]:
         hosts.append((time.perf_counter() - started) * 1e6)
         segment.wait()
         walls.append((time.perf_counter() - started) * 1e6)
-    rows = summary(kernel_times(steps), STEPS)
+    rows = summary(kernel_times(steps), STEPS, runner.model_config.num_layers)
     wall, host = statistics.median(walls) / STEPS, statistics.median(hosts)
     show(f"batch {batch}: {wall:.1f} us a step, host {host:.0f} us a chunk of {STEPS}", rows)
     return {"batch": batch, "step_us": round(wall, 1), "chunk_host_us": round(host), "rows": rows}
@@ -133,7 +148,7 @@ def profile_piece(runner: CudaRunner, length: int) -> dict[str, Any]:
         started = time.perf_counter()
         runner.run(plan)
         walls.append((time.perf_counter() - started) * 1e6)
-    rows = summary(kernel_times(lambda: runner.run(plan)), 1)
+    rows = summary(kernel_times(lambda: runner.run(plan)), 1, runner.model_config.num_layers)
     wall = statistics.median(walls)
     show(f"prompt of {length}: {wall:.0f} us", rows)
     return {"prompt": length, "us": round(wall), "rows": rows}
