@@ -26,6 +26,8 @@ export class Chat {
 	/** Whether a stored session is being looked for, from before this page was loaded. */
 	#restoring
 	#stopWhenBack = false
+	/** The latest one sent. */
+	#draft = { id: "", text: "" }
 
 	/** @param {ChatOptions} options */
 	constructor(options) {
@@ -99,7 +101,9 @@ export class Chat {
 	 * What the person is typing, so that the server can begin with it. A hint: nothing waits for it.
 	 */
 	draft(text) {
-		if (this.#stage === "ready" && !this.isBusy) this.#connection.send(protocol.inputDraft(text))
+		if (this.#stage !== "ready" || this.isBusy) return
+		const event = protocol.inputDraft(text)
+		if (this.#connection.send(event)) this.#draft = { id: event.event_id, text }
 	}
 
 	/** Ask again for the last answer, in place of the one that failed. */
@@ -203,7 +207,8 @@ export class Chat {
 		if (event.type === "repartee.session.deleted") return this.#onDeleted()
 		if (event.type === "error" && this.#stage === "opening")
 			return this.#onRefusal(event.error ?? {})
-		if (event.type === "repartee.input_draft.taken") this.store.set({ drafted: event.text })
+		if (event.type === "repartee.input_draft.taken" && event.draft_event_id === this.#draft.id)
+			this.store.set({ drafted: this.#draft.text })
 		const turn = noteEvent(this.store.get().turn, event, this.#options.now())
 		this.#setConversation(conversations.reduce(this.#conversation, event), { turn })
 		if (event.type === "repartee.resynced") this.#settle()

@@ -115,6 +115,7 @@ export class Composer {
 		this.#send.disabled = text.trim() === ""
 		this.#warnIfTooLong(text)
 		this.showEstimate()
+		this.setReady(false)
 		this.#keepDraft(text)
 	}
 

@@ -81,7 +81,7 @@ export class View {
 			this.#panels.refreshChats()
 		}
 		this.#composer.setBusy(activeAnswer(state.conversation) !== null)
-		this.#composer.setReady(state.drafted !== null && state.drafted === this.#composer.text)
+		this.#composer.setReady(!!state.drafted && state.drafted === this.#composer.text)
 		this.#composer.showEstimate()
 		this.#noticeEnd(state.conversation)
 	}
@@ -237,7 +237,7 @@ export class View {
 
 	#onLogClick(event) {
 		const button = event.target.closest("button")
-		if (!button) return
+		if (!button?.dataset.copy && !button?.dataset.action) return
 		if (button.dataset.copy === "code")
 			return copy(button, button.closest(".codeblock").querySelector("code").textContent)
 		const { key, text } = this.#messageOf(button.closest(".bubble"))

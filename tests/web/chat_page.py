@@ -58,7 +58,7 @@ class ChatPage:
 
     def check_clean(self) -> None:
         left = [c for c in self.complaints if not any(part in c for part in self.allowed)]
-        assert left == []
+        assert not left, left
         assert self.foreign == []
 
     @property

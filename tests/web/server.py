@@ -73,7 +73,7 @@ class Script:
     key_by: str = "close"
     greeting_error: dict[str, Any] | None = None
     greeting_close: int = 1013
-    context_window: int = 2048
+    context_window: int = 8192
     usage: dict[str, Any] | None = None
     tier: str | None = None
 
@@ -362,7 +362,8 @@ class PageServer:
             case "repartee.ping":
                 await _send(socket, "repartee.pong")
             case "repartee.input_draft":
-                pass
+                draft = {"draft_event_id": event["event_id"]}
+                await _send(socket, "repartee.input_draft.taken", **draft)
             case "session.update":
                 sampling = {**session.settings["repartee"], **event["session"]["repartee"]}
                 kept = {name: value for name, value in sampling.items() if value is not None}

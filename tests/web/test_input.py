@@ -204,3 +204,60 @@ def test_no_draft_is_sent_while_an_input_method_composes(chat: ChatPage) -> None
     )
     chat.until(lambda: bool(drafts(chat)))
     assert drafts(chat) == ["日本"]
+
+
+def estimate(chat: ChatPage) -> str:
+    return chat.page.locator("#estimate").inner_text()
+
+
+def test_a_long_text_has_an_estimate_and_a_limit(chat: ChatPage) -> None:
+    chat.input.fill("short")
+    assert estimate(chat) == ""
+    paste(chat, "x" * 4000)
+    chat.until(lambda: "8,192" in estimate(chat))
+    assert estimate(chat) == "About 1,000 tokens, about 1,000 tokens with the whole chat of 8,192."
+    paste(chat, "x" * 36000)
+    assert estimate(chat).startswith("Too long, probably: about 9,000 tokens")
+    chat.input.fill("")
+    assert estimate(chat) == ""
+
+
+def test_an_estimate_learns_from_what_the_server_counted(chat: ChatPage) -> None:
+    chat.server.script.chunks = ["y" * 4000]
+    chat.server.script.usage = {"total_tokens": 4000, "output_tokens": 4000, "input_tokens": 1}
+    chat.ask_and_wait()
+    # Close to one token a character now; before it was one for four.
+    paste(chat, "x" * 1000)
+    assert "About 786 tokens" in estimate(chat)
+
+
+def test_a_draft_belongs_to_its_chat(chat: ChatPage) -> None:
+    chat.ask_and_wait("one")
+    chat.input.fill("for the first chat")
+    chat.page.get_by_role("button", name="New chat").click()
+    expect(chat.input).to_have_value("")
+    chat.input.fill("for a new one")
+    chat.page.go_back()
+    expect(chat.users).to_have_text(["one"])
+    expect(chat.input).to_have_value("for the first chat")
+    chat.page.go_forward()
+    expect(chat.input).to_have_value("for a new one")
+    chat.input.press("Enter")
+    chat.idle()
+    chat.page.reload()
+    expect(chat.users).to_have_text(["for a new one"])
+    expect(chat.input).to_have_value("")
+    chat.page.get_by_role("button", name="New chat").click()
+    expect(chat.users).to_have_count(0)
+    expect(chat.input).to_have_value("")
+
+
+def test_a_quiet_sign_says_that_the_server_has_begun(chat: ChatPage) -> None:
+    chat.input.press_sequentially("tell me")
+    expect(chat.send_button).to_have_class("round ready")
+    expect(chat.send_button).to_have_attribute("title", "Send (Enter). The server has read along.")
+    chat.input.press_sequentially(" more")
+    chat.until(lambda: drafts(chat)[-1] == "tell me more")
+    expect(chat.send_button).to_have_class("round ready")
+    chat.input.fill("")
+    expect(chat.send_button).to_have_class("round")
