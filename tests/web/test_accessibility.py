@@ -68,6 +68,53 @@ def test_axe_finds_nothing(browser: Browser, server: PageServer, scheme: Any) ->
     context.close()
 
 
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), ("dark", 390)], ids=["wide light", "narrow dark"]
+)
+def test_axe_finds_nothing_in_any_panel(
+    browser: Browser, server: PageServer, scheme: Any, width: int
+) -> None:
+    context = browser.new_context(
+        color_scheme=scheme, bypass_csp=True, viewport={"width": width, "height": 800}
+    )
+    chat = ChatPage(context.new_page(), server)
+    keyboard, page = chat.page.keyboard, chat.page
+    chat.open()
+    server.script.usage = {"total_tokens": 9, "input_tokens": 5, "output_tokens": 4}
+    chat.ask_and_wait("a line\n" * 40)
+    keyboard.press("Control+.")
+    expect(page.locator("#hud")).to_be_visible()
+    chat.input.fill("word " * 400)
+    expect(page.locator("#estimate")).to_contain_text("About")
+    check_axe(chat)
+    chat.input.fill("")
+    chat.input.press("ArrowUp")
+    expect(page.get_by_role("textbox", name="Edit your message")).to_be_visible()
+    check_axe(chat)
+    keyboard.press("Escape")
+    keyboard.press("Control+,")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    check_axe(chat)
+    keyboard.press("Escape")
+    keyboard.press("Control+/")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    check_axe(chat)
+    keyboard.press("Escape")
+    keyboard.press("Control+k")
+    more = page.get_by_role("button", name="More for")
+    expect(more).to_be_visible()
+    check_axe(chat)
+    for item in ("Rename", "Delete"):
+        more.click()
+        check_axe(chat)
+        page.locator("#chat-menu").get_by_role("button", name=item).click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        check_axe(chat)
+        keyboard.press("Escape")
+    chat.check_clean()
+    context.close()
+
+
 def test_no_token_is_announced_and_the_end_is_once(chat: ChatPage) -> None:
     chat.server.script.chunks = [f"w{i} " for i in range(100)]
     chat.server.script.hold_before = 99
@@ -174,14 +221,19 @@ class TestReducedMotion:
         chat.idle()
 
 
+def check_sideways(chat: ChatPage) -> None:
+    for box in ("document.documentElement", "document.getElementById('scroller')"):
+        assert chat.page.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0
+
+
 def check_fits(chat: ChatPage) -> None:
     """Nothing is cut off or scrolls sideways, and the controls can be reached."""
-    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert chat.page.evaluate(overflow) <= 0
+    check_sideways(chat)
     main = "document.getElementById('scroller')"
-    assert chat.page.evaluate(f"{main}.scrollWidth - {main}.clientWidth") <= 0
     assert chat.page.evaluate(f"{main}.clientHeight") >= 60
-    for control in (chat.input, chat.page.get_by_role("button", name="New chat")):
+    names = ("Chats", "New chat", "Settings", "Figures", "Keys")
+    buttons = [chat.page.get_by_role("button", name=name, exact=True) for name in names]
+    for control in (chat.input, *buttons):
         expect(control).to_be_in_viewport(ratio=1)
 
 
@@ -208,3 +260,20 @@ class TestSmallScreens:
         chat.ask("more")
         expect(chat.retry_button).to_be_visible()
         check_fits(chat)
+
+    def test_panels_fit(self, chat: ChatPage, width: int, height: int) -> None:
+        """Each can be used to its last button, by scrolling if need be."""
+        for key, last in ((",", "Save"), ("/", "Close")):
+            chat.page.keyboard.press(f"Control+{key}")
+            button = chat.page.get_by_role("dialog").get_by_role("button", name=last)
+            button.scroll_into_view_if_needed()
+            expect(button).to_be_in_viewport(ratio=1)
+            dialog = "document.querySelector('dialog[open]')"
+            assert chat.page.evaluate(f"{dialog}.scrollWidth - {dialog}.clientWidth") <= 0
+            chat.page.keyboard.press("Escape")
+        chat.page.keyboard.press("Control+.")
+        expect(chat.page.locator("#hud")).to_be_visible()
+        check_sideways(chat)
+        chat.page.keyboard.press("Control+k")
+        expect(chat.page.get_by_role("searchbox")).to_be_in_viewport(ratio=1)
+        check_sideways(chat)
