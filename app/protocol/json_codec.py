@@ -1,7 +1,8 @@
 """Strict JSON: bounded depth, finite numbers, whole Unicode, errors that name the field.
 
 orjson does the decoding. Only when it refuses a text is the slower standard decoder
-asked as well, to find out which field holds the lone surrogate or the infinity.
+asked as well, to find out which field holds the lone surrogate or the infinity; not for
+long texts, as everybody else waits meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from engine.contract import InvalidRequest
 
 MAX_DEPTH = 64
 MAX_CONTAINERS = 100_000
+# Of a text whose brackets alone do not say whether it keeps to MAX_CONTAINERS.
+MAX_QUOTES = 100_000
+# Longest text of which more than that it is wrong is found out.
+MAX_EXPLAINED_CHARS = 256 * 1024
 
 # An unterminated string runs to the end, so that no input is scanned twice.
 _STRINGS = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
@@ -42,11 +47,18 @@ def decode(data: str | bytes) -> Any:
             MAX_CONTAINERS arrays and objects; `param` names the field where one is known.
     """
     text = _as_text(data)
-    _check_shape(text)
+    num_brackets = text.count("[") + text.count("{")
+    if num_brackets > MAX_CONTAINERS:
+        if text.count('"') > MAX_QUOTES:
+            raise _too_large()
+        _check_shape(text)
     try:
-        return orjson.loads(text)
+        value = orjson.loads(text)
     except (orjson.JSONDecodeError, UnicodeEncodeError) as error:
         raise _explain(text, error) from None
+    if num_brackets > MAX_DEPTH:
+        _check_depth(value)
+    return value
 
 
 def decode_object(data: str | bytes) -> dict[str, Any]:
@@ -63,8 +75,11 @@ def string_in(text: str, name: str) -> str | None:
     """A field of an object that `decode` may have refused for what another field holds.
 
     Returns:
-        The field, if the text can be read that far and it is a sound string; else None.
+        The field, if the text is short, can be read that far and it is a sound string;
+        else None.
     """
+    if len(text) > MAX_EXPLAINED_CHARS:
+        return None
     try:
         _check_shape(text)
         value = json.loads(text)
@@ -98,7 +113,23 @@ def _as_text(data: str | bytes) -> str:
         ) from None
 
 
+def _check_depth(value: Any) -> None:
+    """Refuse a decoded value of too many levels."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if type(container) is dict else container)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
 def _check_shape(text: str) -> None:
+    """Refuse a text of too many levels or containers, without decoding it."""
     containers = text.count("[") + text.count("{")
     if containers <= MAX_DEPTH:
         return
@@ -111,22 +142,37 @@ def _check_shape(text: str) -> None:
         depth += 1
         containers += 1
         if depth > MAX_DEPTH:
-            raise InvalidRequest(
-                f"The JSON is nested more than {MAX_DEPTH} levels deep.", code="json_too_deep"
-            )
+            raise _too_deep()
         if containers > MAX_CONTAINERS:
-            raise InvalidRequest(
-                f"The JSON holds more than {MAX_CONTAINERS} arrays and objects.",
-                code="json_too_large",
-            )
+            raise _too_large()
+
+
+def _too_deep() -> InvalidRequest:
+    return InvalidRequest(
+        f"The JSON is nested more than {MAX_DEPTH} levels deep.", code="json_too_deep"
+    )
+
+
+def _too_large() -> InvalidRequest:
+    return InvalidRequest(
+        f"The JSON holds more than {MAX_CONTAINERS} arrays and objects.", code="json_too_large"
+    )
 
 
 def _explain(text: str, error: Exception) -> InvalidRequest:
     """The best error for a text that orjson refused."""
+    if str(error).startswith("depth limit"):
+        return _too_deep()
+    wrong = InvalidRequest(f"The message is not valid JSON: {error}.", code="invalid_json")
+    if len(text) > MAX_EXPLAINED_CHARS:
+        return wrong
     try:
+        _check_shape(text)
         value = json.loads(text)
+    except InvalidRequest as refusal:
+        return refusal
     except ValueError:
-        return InvalidRequest(f"The message is not valid JSON: {error}.", code="invalid_json")
+        return wrong
     param, reason = _find_fault(value, "") or ("", f"is not valid JSON: {error}")
     return InvalidRequest(
         f"{param or 'The message'} {reason}.", code="invalid_value", param=param or None

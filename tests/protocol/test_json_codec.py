@@ -87,6 +87,31 @@ def test_depth_is_limited() -> None:
         assert caught.value.code == "json_too_deep"
 
 
+def test_depth_is_limited_in_the_midst_of_much_else() -> None:
+    deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    for text in (
+        f'{{"a":[1,{deep}],"b":[]}}',
+        f'{{"\\ud83d":{deep}, "a":[{deep}]}}',
+        "[" * 900 + "x",
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            decode(text)
+        assert caught.value.code == "json_too_deep"
+
+
+def test_long_texts_are_refused_without_much_ado() -> None:
+    names = '"a",' * 100_000
+    with pytest.raises(InvalidRequest, match="not valid JSON") as caught:
+        decode(f'[{names}"\\ud800"]')
+    assert caught.value.code == "invalid_json"
+    assert json_codec.string_in(f'{{"event_id":"e","a":[{names}NaN]}}', "event_id") is None
+    with pytest.raises(InvalidRequest) as caught:
+        decode("[" + '"[",' * 100_001 + '""]')
+    assert caught.value.code == "json_too_large"
+    text = '["' + "[" * 200_000 + '"]'
+    assert decode(text) == ["[" * 200_000]
+
+
 def test_many_containers_are_limited() -> None:
     assert len(decode("[" + "[]," * 1000 + "[]]")) == 1001
     with pytest.raises(InvalidRequest) as caught:
