@@ -19,7 +19,10 @@ class PagedRun:
         num_sequences: How many.
         max_tokens: The longest a sequence gets.
         block_size: Tokens a block.
-        kv_dtype: float32 or bfloat16.
+        kv_dtype: One of `kernels.kv_cache.KV_DTYPES`.
+
+    Attributes:
+        caches: Each layer's.
     """
 
     def __init__(
@@ -38,11 +41,12 @@ class PagedRun:
         self._block_size = block_size
         self._tables = torch.tensor(blocks, dtype=torch.int32).view(num_sequences, per_sequence)
         shape = (len(blocks), config.num_kv_heads, block_size, config.head_dim)
-        # NaN shows where something reads what it never wrote.
-        self._caches = [
-            LayerCache(*(torch.full(shape, torch.nan, dtype=kv_dtype) for _ in range(2)))
-            for _ in range(config.num_layers)
-        ]
+        self.caches = [LayerCache.zeros(shape, kv_dtype, "cpu") for _ in range(config.num_layers)]
+        # NaN shows where something reads what it never wrote; 8-bit values have it in the scale.
+        for cache in self.caches:
+            for tensor in cache.tensors():
+                if tensor.itemsize > 1:
+                    tensor.fill_(torch.nan)
         self._lengths = [0] * num_sequences
 
     def step(self, pieces: Sequence[Sequence[int]], *, all_rows: bool = False) -> torch.Tensor:
@@ -73,10 +77,12 @@ class PagedRun:
         rows = torch.arange(starts[-1]) if all_rows else torch.tensor(starts[1:]) - 1
         tokens = torch.tensor([token for piece in pieces for token in piece])
         return self._model.forward(
-            tokens, torch.tensor(positions), torch.tensor(slots), batch, self._caches, rows
+            tokens, torch.tensor(positions), torch.tensor(slots), batch, self.caches, rows
         )
 
 
-def all_logits(model: CausalLM, tokens: Sequence[int]) -> torch.Tensor:
+def all_logits(
+    model: CausalLM, tokens: Sequence[int], kv_dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     """float32 [tokens, vocab]: the logits after each token of one sequence."""
-    return PagedRun(model, 1, len(tokens)).step([tokens], all_rows=True)
+    return PagedRun(model, 1, len(tokens), kv_dtype=kv_dtype).step([tokens], all_rows=True)
