@@ -14,16 +14,13 @@ from app.auth import Authenticator, Principal
 from app.gateway.config import GatewayConfig
 from app.gateway.conversation import Conversation
 from app.gateway.credential_watch import CredentialWatch
-from app.gateway.edge import PRINCIPAL
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.realtime_socket import RealtimeSocket
 from app.gateway.responses import Responses
-from app.gateway.throttle import TenantThrottles, Throttle
-from app.gateway.transport import CONNECTION, SocketConnection
+from app.gateway.socket_route import SocketRoute
+from app.gateway.throttle import TenantThrottles
 from app.gateway.writer import SocketWriter
-from app.protocol.errors import error_event, public
-from app.protocol.ids import MAX_ID_CHARS, new_id
-from app.protocol.json_codec import encode
+from app.protocol.ids import MAX_ID_CHARS
 from app.protocol.realtime.wire import RealtimeWire
 from app.sessions import SessionStore
 from app.sessions.feed import ChangeFeed, Subscription
@@ -32,9 +29,6 @@ from engine.contract.logs import log_context
 
 logger = logging.getLogger(__name__)
 
-SUBPROTOCOL = "realtime"
-DRAIN_CODE = 1012
-DRAIN_REASON = "gateway is restarting; reconnect"
 # Between two renewals of what is open: well within the life of a session without items.
 KEEP_S = 1200.0
 
@@ -82,8 +76,8 @@ def _count(query: QueryParams, name: str) -> int | None:
     return int(text)
 
 
-class RealtimeRoute:
-    """The route's handler, and the sockets it has open.
+class RealtimeRoute(SocketRoute[RealtimeSocket]):
+    """The route's handler; see `SocketRoute`.
 
     Args:
         responses: The way to the engine.
@@ -91,9 +85,7 @@ class RealtimeRoute:
         config: Limits.
         metrics: Counts sockets.
         authenticator: Knows callers, also those who renew their credential.
-
-    Attributes:
-        sockets: Those open now.
+        throttles: Slow down tenants that send too many events.
     """
 
     def __init__(
@@ -103,16 +95,12 @@ class RealtimeRoute:
         config: GatewayConfig,
         metrics: GatewayMetrics,
         authenticator: Authenticator,
+        throttles: TenantThrottles,
     ) -> None:
-        self._responses = responses
+        super().__init__(responses, config, metrics, authenticator, throttles)
         self._sessions = sessions
-        self._config = config
-        self._metrics = metrics
-        self._authenticator = authenticator
-        self._throttles = TenantThrottles(config.max_tenant_events_per_s)
         self._feed = ChangeFeed(config.redis_url, sessions)
         self._keeper: asyncio.Task[None] | None = None
-        self.sockets: set[RealtimeSocket] = set()
 
     async def start(self) -> None:
         """Begin to hear of changes, and to keep what is open."""
@@ -138,26 +126,6 @@ class RealtimeRoute:
         """Let the sessions of all open sockets live on, however quiet these are."""
         await self._sessions.keep(list({socket.session_id for socket in self.sockets}))
 
-    async def __call__(self, websocket: WebSocket) -> None:
-        """Serve one socket to its end."""
-        self._responses.check_open()
-        principal: Principal = websocket.scope["state"][PRINCIPAL]
-        offered = websocket.scope["subprotocols"]
-        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        connection: SocketConnection = websocket.scope["state"][CONNECTION]
-        self._metrics.connections.inc()
-        writer = SocketWriter(connection, self._config.max_pending_bytes, self._metrics)
-        try:
-            await self._serve(websocket, writer, principal)
-        except ReparteeError as error:
-            self._refuse(writer, error)
-        except Exception as error:
-            logger.exception("a socket failed")
-            self._refuse(writer, error)
-        finally:
-            writer.discard()
-            self._metrics.connections.dec()
-
     async def _serve(
         self, websocket: WebSocket, writer: SocketWriter, principal: Principal
     ) -> None:
@@ -178,40 +146,11 @@ class RealtimeRoute:
                 tell=lambda error: writer.send(wire.error(error, None)),
                 close=writer.close,
             )
-            own = Throttle(self._config.max_events_per_s)
             socket = RealtimeSocket(
                 *(websocket, writer, wire, conversation, self._responses),
-                *(watch, (own, self._throttles.of(principal.tenant)), subscription),
+                *(watch, self._throttles_for(principal), subscription),
             )
-            await self._run(socket, wanted.after)
+            with self._holding(socket), log_context(session_id=socket.session_id):
+                await socket.run(wanted.after)
         finally:
             await self._feed.leave(subscription)
-
-    async def _run(self, socket: RealtimeSocket, after: Cursor | None) -> None:
-        self.sockets.add(socket)
-        try:
-            with log_context(session_id=socket.session_id):
-                await socket.run(after)
-        finally:
-            self.sockets.discard(socket)
-
-    def _refuse(self, writer: SocketWriter, error: Exception) -> None:
-        """Say why, then close with the error's code."""
-        known = public(error)
-        writer.send(encode(error_event(known, new_id("event_"))))
-        writer.close(known.close_code, known.code)
-
-    def look_again(self) -> None:
-        """Keys have changed: end the sockets of those that are gone."""
-        for socket in tuple(self.sockets):
-            socket.watch.look_again()
-
-    def drain(self) -> None:
-        """Close every socket as soon as nothing runs on it."""
-        for socket in tuple(self.sockets):
-            socket.drain(DRAIN_CODE, DRAIN_REASON)
-
-    def close_all(self) -> None:
-        """Close every socket now."""
-        for socket in tuple(self.sockets):
-            socket.close(DRAIN_CODE, DRAIN_REASON)

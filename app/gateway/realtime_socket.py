@@ -19,6 +19,7 @@ from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
 from app.gateway.resume import running_answer
 from app.gateway.running import RunningResponse
+from app.gateway.socket_route import texts_of
 from app.gateway.tab_sync import TabSync, response_view
 from app.gateway.throttle import Throttle
 from app.gateway.writer import SocketWriter
@@ -53,7 +54,6 @@ logger = logging.getLogger(__name__)
 API = "realtime"
 # Client events read and not carried out yet; a full inbox stops the reading.
 INBOX_EVENTS = 256
-BINARY_CODE = 1003
 # How long a response.create waits for the end of the response before it.
 END_WAIT_S = 10.0
 MAX_OUT_OF_BAND = 16
@@ -154,16 +154,7 @@ class RealtimeSocket:
         self._tabs.open()
 
     async def _read(self) -> None:
-        while True:
-            message = await self._websocket.receive()
-            if message["type"] != "websocket.receive":
-                return
-            text = message.get("text")
-            if text is None:
-                self.close(BINARY_CODE, "text frames only")
-                return
-            for throttle in self._throttles:
-                await throttle.wait()
+        async for text in texts_of(self._websocket, self._writer, self._throttles):
             await self._inbox.put(text)
 
     async def _carry_out(self) -> None:

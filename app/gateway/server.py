@@ -39,7 +39,10 @@ from app.gateway.pages import PageFiles
 from app.gateway.realtime import RealtimeRoute
 from app.gateway.responses import Responses
 from app.gateway.responses_api import ResponsesRoutes
+from app.gateway.responses_maker import ResponseMaker
+from app.gateway.responses_socket import ResponsesSocketRoute
 from app.gateway.sessions_api import SessionRoutes
+from app.gateway.throttle import TenantThrottles
 from app.gateway.tracing import make_tracing
 from app.gateway.transport import HttpConnection, SocketConnection, bound_connections
 from app.limits import Limiter
@@ -84,11 +87,14 @@ class Gateway:
         self._grants = grants
         self._limiter = limiter
         self._authenticator = _authenticator(config, grants)
-        self.realtime = RealtimeRoute(
-            *(self.responses, sessions, config, self.metrics, self._authenticator)
-        )
+        limits = (config, self.metrics, self._authenticator)
+        throttles = TenantThrottles(config.max_tenant_events_per_s)
+        self.realtime = RealtimeRoute(self.responses, sessions, *limits, throttles)
+        maker = ResponseMaker(self.responses, sessions.responses)
+        self._responses_socket = ResponsesSocketRoute(maker, *limits, throttles)
+        self._socket_routes = (self.realtime, self._responses_socket)
         for file in config.watched_files:
-            file.on_change.append(self.realtime.look_again)
+            file.on_change += [route.look_again for route in self._socket_routes]
         self.board = OpsBoard(
             *(config.redis_url, engine.gateway_id, self.metrics),
             is_draining=lambda: self.responses.is_draining,
@@ -128,6 +134,7 @@ class Gateway:
             _route("GET", "/ops/state", ops.state),
             _route("POST", "/ops/workers/{id}/drain", ops.drain),
             WebSocketRoute("/v1/realtime", self.realtime.__call__),
+            WebSocketRoute("/v1/responses", self._responses_socket.__call__),
             _route("GET", "/v1/realtime", _upgrade_required),
             Mount("/v1", _unknown_route),
         ]
@@ -175,9 +182,11 @@ class Gateway:
     async def drain(self) -> None:
         """Take no more work, let answers end within the grace, then say goodbye."""
         self.responses.is_draining = True
-        self.realtime.drain()
+        for route in self._socket_routes:
+            route.drain()
         await self.responses.drain(self.config.grace_s)
-        self.realtime.close_all()
+        for route in self._socket_routes:
+            route.close_all()
         self.responses.closing.set()
 
     def stop_draining(self) -> None:

@@ -501,7 +501,7 @@ async def test_an_unknown_socket_path_is_404(gateway: LiveGateway) -> None:
     from websockets.asyncio.client import connect
 
     with pytest.raises(InvalidStatus) as caught:
-        async with connect(f"ws://127.0.0.1:{gateway.port}/v1/responses"):
+        async with connect(f"ws://127.0.0.1:{gateway.port}/v1/chat/completions"):
             pass
     assert caught.value.response.status_code == 404
 

@@ -1,0 +1,291 @@
+"""`/v1/responses` as a WebSocket: many responses on one connection, in lanes.
+
+A lane carries out its creates one after the other; lanes run beside each other. The
+socket remembers the last response of each lane, so that one that is not stored can be
+continued too, from any lane. A stored response goes on when the socket is gone, to be
+resumed over HTTP; one that is not ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+
+from starlette.websockets import WebSocket
+
+from app.auth import Authenticator, Principal
+from app.gateway.config import GatewayConfig
+from app.gateway.credential_watch import CredentialWatch
+from app.gateway.metrics import GatewayMetrics
+from app.gateway.responses import Responses
+from app.gateway.responses_api import events_of
+from app.gateway.responses_maker import Making, Parent, ResponseMaker
+from app.gateway.socket_route import SocketRoute, texts_of
+from app.gateway.throttle import TenantThrottles, Throttle
+from app.gateway.writer import SocketWriter
+from app.protocol.errors import error_object, public
+from app.protocol.fields import Fields
+from app.protocol.json_codec import decode_object, encode
+from app.protocol.responses.commands import Cancel, Create, read_event, read_stream_id
+from engine.contract import Cursor, Delta, InvalidRequest, Overloaded, ReparteeError
+
+logger = logging.getLogger(__name__)
+
+MAX_LANES = 32
+MAX_ACTIVE = 16
+# Creates that wait for their lane or for a place.
+MAX_WAITING = 64
+
+
+@dataclass(slots=True)
+class Lane:
+    """One lane.
+
+    Attributes:
+        waiting: Creates to be carried out.
+        task: Carries them out; None while there is nothing to do.
+        making: The response under way.
+        latest: The last one's id, and what continues it.
+    """
+
+    waiting: deque[Create] = field(default_factory=deque)
+    task: asyncio.Task[None] | None = None
+    making: Making | None = None
+    latest: tuple[str, Parent] | None = None
+
+
+class ResponsesSocket:
+    """One socket; see the module.
+
+    Args:
+        websocket: The accepted socket; only read from here.
+        writer: The only way to write to it.
+        maker: Makes responses.
+        watch: Whose socket it is, and for how long.
+        throttles: Slow down whoever sends too many events.
+    """
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        writer: SocketWriter,
+        maker: ResponseMaker,
+        watch: CredentialWatch,
+        throttles: tuple[Throttle, ...],
+    ) -> None:
+        self._websocket = websocket
+        self._writer = writer
+        self._maker = maker
+        self.watch = watch
+        self._throttles = throttles
+        self._lanes: dict[str | None, Lane] = {}
+        self._places = asyncio.Semaphore(MAX_ACTIVE)
+        self._goodbye: tuple[int, str] | None = None
+
+    @property
+    def _responses(self) -> Responses:
+        return self._maker.responses
+
+    async def run(self) -> None:
+        """Serve until the socket ends."""
+        self.watch.start()
+        try:
+            async for text in texts_of(self._websocket, self._writer, self._throttles):
+                await self._receive(text)
+        finally:
+            self.watch.stop()
+            await self._end()
+
+    def drain(self, code: int, reason: str) -> None:
+        """Close once nothing runs here."""
+        self._goodbye = (code, reason)
+        self._say_goodbye()
+
+    def close(self, code: int, reason: str) -> None:
+        """Close now."""
+        self._writer.close(code, reason)
+
+    def _say_goodbye(self) -> None:
+        if self._goodbye is not None and not any(lane.task for lane in self._lanes.values()):
+            self.close(*self._goodbye)
+
+    async def _end(self) -> None:
+        """The socket is gone; what is stored goes on."""
+        self._goodbye = None
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        chains = {lane.latest[1].chain for lane in self._lanes.values() if lane.latest}
+        self._responses.spawn(self._release(chains))
+
+    async def _release(self, chains: set[str]) -> None:
+        """Nothing need be kept in the engine for those who have left."""
+        for chain in chains:
+            try:
+                await self._responses.engine.release(chain)
+            except ReparteeError as error:
+                logger.debug("%s not released: %s", chain, error)
+
+    async def _receive(self, text: str) -> None:
+        stream_id: str | None = None
+        try:
+            fields = Fields(decode_object(text))
+            stream_id = read_stream_id(fields)
+            command = read_event(fields, stream_id, self._responses.engine.card)
+            if isinstance(command, Cancel):
+                await self._cancel(command)
+            else:
+                self.watch.check()
+                self._enqueue(command)
+        except ReparteeError as error:
+            self._tell(error, stream_id)
+        except Exception as error:
+            logger.exception("an event failed")
+            self._tell(error, stream_id)
+
+    def _tell(self, error: Exception, stream_id: str | None) -> None:
+        self._writer.send(error_frame(error, stream_id))
+
+    def _enqueue(self, create: Create) -> None:
+        self._responses.check_open()
+        if sum(len(lane.waiting) for lane in self._lanes.values()) >= MAX_WAITING:
+            raise Overloaded(
+                f"At most {MAX_WAITING} responses may wait on one connection.",
+                code="too_many_responses",
+            )
+        lane = self._lane(create.stream_id)
+        lane.waiting.append(create)
+        if lane.task is None:
+            lane.task = asyncio.create_task(self._work(lane), name="responses-lane")
+
+    def _lane(self, stream_id: str | None) -> Lane:
+        lane = self._lanes.get(stream_id)
+        if lane is None:
+            num_named = len(self._lanes.keys() - {None})
+            if stream_id is not None and num_named >= MAX_LANES:
+                raise InvalidRequest(
+                    f"A connection has at most {MAX_LANES} named lanes.",
+                    code="websocket_stream_limit_reached",
+                    param="stream_id",
+                )
+            lane = self._lanes[stream_id] = Lane()
+        return lane
+
+    async def _work(self, lane: Lane) -> None:
+        try:
+            while lane.waiting:
+                create = lane.waiting.popleft()
+                async with self._places:
+                    await self._carry_out(lane, create)
+        finally:
+            lane.task = None
+            self._say_goodbye()
+
+    async def _carry_out(self, lane: Lane, create: Create) -> None:
+        try:
+            parent = await self._parent(create)
+            making = lane.making = await self._maker.make(
+                create.request, self.watch.principal, parent, is_chained=True
+            )
+            await self._follow(making, create.stream_id)
+            if making.answer.end is not None:
+                lane.latest = making.response_id, making.after(making.answer.end)
+        except ReparteeError as error:
+            self._tell(error, create.stream_id)
+        except Exception as error:
+            logger.exception("a response failed")
+            self._tell(error, create.stream_id)
+        finally:
+            if lane.making is not None:
+                lane.making.answer.leave()
+                lane.making = None
+
+    async def _parent(self, create: Create) -> Parent | None:
+        wanted = create.request.previous_response_id
+        if wanted is None:
+            return None
+        for lane in self._lanes.values():
+            if lane.latest is not None and lane.latest[0] == wanted:
+                return lane.latest[1]
+        return await self._maker.parent(wanted, self.watch.principal)
+
+    async def _follow(self, making: Making, stream_id: str | None) -> None:
+        view = events_of(making.record, making.answer, stream_id=stream_id)
+        writer = self._writer
+        writer.send_all(view.take(making.first))
+        async for event in making.answer:
+            if not isinstance(event, Delta):
+                writer.send_all(view.take(event))
+                continue
+            before, text = view.note(event.text)
+            if before:
+                writer.send_all(before)
+            if text:
+                writer.send_text(view, text, Cursor(event.epoch, event.seq))
+
+    async def _cancel(self, cancel: Cancel) -> None:
+        """End what runs here: one response, or whatever is on a lane."""
+        for stream_id, lane in self._lanes.items():
+            making = lane.making
+            is_meant = making is not None and (
+                making.response_id == cancel.response_id
+                if cancel.response_id is not None
+                else stream_id == cancel.stream_id
+            )
+            if making is not None and is_meant:
+                await self._responses.engine.cancel(making.response_id)
+                return
+        raise InvalidRequest(
+            "There is no active response to cancel.",
+            code="response_cancel_not_active",
+            param="response_id",
+        )
+
+
+class ResponsesSocketRoute(SocketRoute[ResponsesSocket]):
+    """The route's handler; see `SocketRoute`.
+
+    Args:
+        maker: Makes responses.
+        config: Limits.
+        metrics: Counts sockets.
+        authenticator: Knows callers, also those who renew their credential.
+        throttles: Slow down tenants that send too many events.
+    """
+
+    def __init__(
+        self,
+        maker: ResponseMaker,
+        config: GatewayConfig,
+        metrics: GatewayMetrics,
+        authenticator: Authenticator,
+        throttles: TenantThrottles,
+    ) -> None:
+        super().__init__(maker.responses, config, metrics, authenticator, throttles)
+        self._maker = maker
+
+    async def _serve(
+        self, websocket: WebSocket, writer: SocketWriter, principal: Principal
+    ) -> None:
+        watch = CredentialWatch(
+            principal,
+            self._authenticator,
+            tell=lambda error: writer.send(error_frame(error, None)),
+            close=writer.close,
+        )
+        throttles = self._throttles_for(principal)
+        socket = ResponsesSocket(websocket, writer, self._maker, watch, throttles)
+        with self._holding(socket):
+            await socket.run()
+
+
+def error_frame(error: BaseException, stream_id: str | None) -> bytes:
+    """The `error` event of this route."""
+    known = public(error)
+    lane = {} if stream_id is None else {"stream_id": stream_id}
+    return encode(
+        {"type": "error", "status": known.http_status, "error": error_object(known), **lane}
+    )
