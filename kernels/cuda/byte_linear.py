@@ -33,7 +33,8 @@ def byte_linear(
     """See `kernels.cuda.linear.linear`; into `out`, which is the residual where there is one."""
     rows = x.shape[0]
     if rows == 1:
-        _gemv(x, norm, eps, weight, bias, residual, out, gated)
+        single = _mma if _fits_mma(weight, gated) else _gemv
+        single(x, norm, eps, weight, bias, residual, out, gated)
         return
     rounding = rounding_of(weight)
     if rounding is None:
@@ -70,6 +71,41 @@ def _bytes(weight: CudaWeight) -> tuple[torch.Tensor, bool]:
     """The weight's bytes as a kernel takes them, and whether it must decode e4m3 itself."""
     decode = weight.kind == "fp8" and not multiplies("fp8")
     return (weight.data.view(torch.uint8) if decode else weight.data), decode
+
+
+def _fits_mma(weight: CudaWeight, gated: bool) -> bool:
+    """Ampere and later (FP8: Ada), whole segments and row tiles; the interpreter runs no Gluon."""
+    tiled = weight.columns % 64 == 0 and weight.rows % (32 if gated else 16) == 0
+    return not interpreted() and multiplies(weight.kind) and tiled
+
+
+def _mma(
+    x: torch.Tensor,
+    norm: torch.Tensor | None,
+    eps: float,
+    weight: CudaWeight,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    out: torch.Tensor,
+    gated: bool,
+) -> None:
+    from kernels.cuda.byte_mma import byte_mma_kernel
+
+    limit = out.shape[1] // 16
+    settings = tuned("byte_mma", weight_key(weight, gated))
+    warps = settings.get("warps", 4)
+    segments = settings.get("segments") or (4 if weight.columns >= 1024 else 1)
+    programs = min(limit, settings.get("programs", 2 * num_multiprocessors()))
+    options = overlap_options()
+    if "registers" in settings:
+        options["maxnreg"] = settings["registers"]
+    byte_mma_kernel[(programs,)](
+        x, x if norm is None else norm, weight.data.view(torch.int32), weight.scale,
+        x if bias is None else bias, x if residual is None else residual, out, limit, limit, eps,
+        weight.columns, segments, warps, settings.get("depth", 1 if gated else 2),
+        weight.kind == "fp8", norm is not None, bias is not None, residual is not None, gated,
+        num_warps=warps, **options,
+    )  # fmt: skip
 
 
 def _gemv(
@@ -123,8 +159,8 @@ def _dot(
         x if residual is None else residual, out, float_scratch(x.device, parts),
         tickets(x.device, tiles[0] * tiles[1] if split > 1 else 1), rows, outputs, outputs,
         x.stride(0), out.stride(0), weight.columns, block_m, block_n, block_k, split,
-        x_scale is not None, x.shape[0] > rows, decode, bias is not None, residual is not None, gated,
-        num_warps=warps, num_stages=stages, **overlap_options(),
+        x_scale is not None, x.shape[0] > rows, decode, bias is not None, residual is not None,
+        gated, num_warps=warps, num_stages=stages, **overlap_options(),
     )  # fmt: skip
 
 
@@ -137,13 +173,16 @@ def dot_tiles(weight: CudaWeight, rows: int, gated: bool) -> tuple[int, int, int
             settings[name] for name in ("block_m", "block_n", "block_k", "split", "warps", "stages")
         )  # type: ignore[return-value]
     block_m = min(128, class_m)
-    block_n = 128 if block_m == 128 and not gated else 64
-    block_k = 128 if rounding_of(weight) else 64
+    block_n = 128 if rows > 128 and not gated else 64
+    # A copy of 16 bytes a lane wants wide tiles; x of 16 bits takes twice the room.
+    block_k = 256 if block_m <= 32 else 128
+    if rounding_of(weight) is None:
+        block_k = 64
     outputs = weight.rows // 2 if gated else weight.rows
     tiles = triton.cdiv(rows, block_m) * triton.cdiv(outputs, block_n)
     k_tiles = triton.cdiv(weight.columns, block_k)
-    # Two programs a multiprocessor, each with enough of K to fill its pipeline.
-    split = max(1, min(2 * num_multiprocessors() // tiles, k_tiles // 4, 8))
+    # More than one program a multiprocessor, each with enough of K to fill its pipeline.
+    split = max(1, min(3 * num_multiprocessors() // (2 * tiles), k_tiles // 4, 8))
     # Every share of K holds at least one tile.
     split = triton.cdiv(k_tiles, triton.cdiv(k_tiles, split))
     return block_m, block_n, block_k, split, 8 if block_m * block_n >= 128 * 128 else 4, 3

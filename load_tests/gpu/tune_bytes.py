@@ -51,7 +51,7 @@ class Case:
 
     @property
     def op(self) -> str:
-        return "byte_gemv" if self.num_tokens == 1 else "byte_dot"
+        return "byte_mma" if self.num_tokens == 1 else "byte_dot"
 
     @property
     def normed(self) -> bool:
@@ -62,7 +62,7 @@ class Case:
         return pack_weight(weight, torch.device("cuda"), keep_dense=False)
 
     def key(self, weight: CudaWeight) -> str:
-        if self.op == "byte_gemv":
+        if self.op == "byte_mma":
             return byte_linear.weight_key(weight, self.gated)
         return byte_linear.dot_key(weight, self.class_m, self.gated)
 
@@ -92,15 +92,22 @@ class Arguments:
 
 
 def candidates(case: Case) -> Iterator[Settings]:
-    if case.op == "byte_gemv":
-        largest = byte_linear.gemv_block(case.columns)
-        blocks = {largest, max(1024, largest // 2)}
-        for block, rows, warps in itertools.product(sorted(blocks), (1, 2, 4, 8), (2, 4, 8)):
-            held = rows * case.columns * (2 if case.gated else 1) // (32 * warps)
-            if 32 <= held <= 320 and block >= 512:
-                yield {"block": block, "rows": rows, "warps": warps}
-        return
     outputs = case.rows // 2 if case.gated else case.rows
+    if case.op == "byte_mma":
+        grids = sorted({min(outputs // 16, programs) for programs in (132, 264, 384, 396, 448)})
+        for warps, segments, depth, programs, registers in itertools.product(
+            (4, 8), (1, 2, 4), (1, 2, 3, 4), grids, (None, 128, 168)
+        ):
+            held = 8 * segments * depth * (2 if case.gated else 1)
+            steps = -(-case.columns // (64 * warps * segments))
+            if not 32 <= held <= (128 if registers is None else 64) or steps < depth or steps > 16:
+                continue
+            if (warps == 8 and programs > 264) or (registers == 168 and held < 64):
+                continue
+            yield {"warps": warps, "segments": segments, "depth": depth, "programs": programs} | (
+                {} if registers is None else {"registers": registers}
+            )
+        return
     class_m = case.class_m
     tiles = [(16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128)]
     halves = 2 if case.kind == "int8" else 1

@@ -168,3 +168,44 @@ def test_kinds_of_rounding_do_not_share_a_matrix(device: torch.device) -> None:
     stacked = pack_triton((precise, precise), device, None)
     assert (stacked.kind, stacked.rows, stacked.rounds_x) == ("int8", 32, False)
     assert stacked.dense is None
+
+
+# Row counts and widths of real models, which only a card runs in time: (rows, columns, gated).
+CARD_SHAPES = [
+    (6144, 4096, False), (4096, 14336, False), (28672, 4096, True), (960, 576, False),
+    (3072, 576, True), (576, 1536, False),
+]  # fmt: skip
+CARD_TOKENS = (1, 2, 8, 31, 64, 127, 300, 520) if DEVICE == "cuda" else (1, 17)
+
+
+@pytest.mark.parametrize(("kind", "rounds_x"), [("int8", True), ("int8", False), ("fp8", True)])
+@pytest.mark.parametrize(("rows", "columns", "gated"), CARD_SHAPES)
+def test_real_shapes_on_the_card(
+    device: torch.device, dtype: torch.dtype, kind: str, rounds_x: bool, rows: int, columns: int,
+    gated: bool,
+) -> None:  # fmt: skip
+    from kernels.cuda.linear import linear
+
+    if device.type == "cpu":
+        rows, columns = 32, 128 + columns % 128
+    weight = replace(row_weight(kind, rows, columns), rounds_x=rounds_x)
+    packed = pack(weight, device)
+    matrix = weight.dequantize().to(device)
+    norm = (torch.rand(columns) + 0.5).to(dtype).to(device)
+    for num_tokens in CARD_TOKENS:
+        # Of a size that float16 does not hold, as the residual stream's may be.
+        x = (torch.randn(num_tokens, columns) * 3e5).to(dtype).to(device)
+        product = met_by(x, norm, weight) @ matrix.T
+        if gated:
+            gate, up = product.chunk(2, dim=1)
+            assert_near(
+                linear(x, norm, EPS, packed, gated=True),
+                torch.nn.functional.silu(gate) * up, 2 * TOLERANCE,
+            )  # fmt: skip
+            continue
+        residual = torch.randn(num_tokens, rows).to(dtype).to(device)
+        expected = product + residual.float()
+        assert_near(linear(x, norm, EPS, packed, residual=residual), expected, TOLERANCE)
+        x *= 1e-9
+        expected = met_by(x, None, weight) @ matrix.T
+        assert_near(linear(x, None, EPS, packed), expected, TOLERANCE)
