@@ -12,6 +12,7 @@ import torch
 
 from engine.cuda_graph import Pool, StepGraph
 from engine.runner import StepInputs
+from kernels.cuda.launch import overlapped_launches
 from kernels.kv_cache import AttentionBatch, LayerCache
 from kernels.sampling import SamplingRow
 from kernels.sampling.triton import DeviceRows, sample_rows
@@ -19,6 +20,9 @@ from kernels.sampling.triton import DeviceRows, sample_rows
 # Lengths with a graph of their own; pieces between them are padded. Longer pieces keep
 # the GPU busy enough without one.
 PIECE_LENGTHS = (32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+
+# Pieces up to this length gain from kernels that start before their predecessors end.
+OVERLAP_TOKENS = 256
 
 Forward = Callable[..., torch.Tensor]
 
@@ -123,10 +127,11 @@ class PrefillPiece:
     @torch.inference_mode()
     def _step(self) -> None:
         ids, positions, slots = self._ints[:-3].view(3, self._length)
-        self._logits = self._forward(
-            ids, positions, slots, self._batch, self._caches, self._ints[-3:-2]
-        )
-        sample_rows(self._logits, self._sampling, self._token)
+        with overlapped_launches(self._length <= OVERLAP_TOKENS):
+            self._logits = self._forward(
+                ids, positions, slots, self._batch, self._caches, self._ints[-3:-2]
+            )
+            sample_rows(self._logits, self._sampling, self._token)
 
     def _upload(self) -> None:
         self._ints.copy_(self._host_ints, non_blocking=True)

@@ -121,13 +121,14 @@ def int4_wgmma_kernel(
     row_tiles, up_tiles, x_stride, out_stride, K: gl.constexpr, K_TILES: gl.constexpr,
     PLANE: gl.constexpr, GT: gl.constexpr, MT: gl.constexpr, STAGES: gl.constexpr,
     SPLIT: gl.constexpr, DEPTH: gl.constexpr, GROUPS: gl.constexpr, HAS_BIAS: gl.constexpr,
-    ADD: gl.constexpr, SWIGLU: gl.constexpr, PDL: gl.constexpr,
+    ADD: gl.constexpr, SWIGLU: gl.constexpr, TRIGGER: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """out[m, n] = x[m] . w[n] (+ bias) (+ residual), or SwiGLU of two row blocks.
 
     program_id(0) is the block of 64 rows a warpgroup, program_id(1) the share of K. With
     SWIGLU there are two warpgroups: gate rows, and the up rows `up_tiles` row tiles later.
-    Tickets, one int32 a row block, are 0 on entry and on exit.
+    Tickets, one int32 a row block, are 0 on entry and on exit. The next launch may start
+    once x is under way (TRIGGER 0) or after the products (1).
     """
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4 * GROUPS, 1], [16, MT, 16])
     A: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
@@ -168,6 +169,8 @@ def int4_wgmma_kernel(
     x_smem = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 4 * MT, PLANE], XS)
     for stage in gl.static_range(STAGES - 1):
         _copy_x(x_ptr, x_smem.index(stage), begin + stage, end, M, x_stride, K, PLANE, MT, GROUPS)
+    if PDL and TRIGGER == 0:
+        gdc_launch_dependents()
     acc = gl.zeros([ROWS, MT], gl.float32, layout=ACC)
     for tile in range(begin, end, DEPTH):
         # Unrolled by DEPTH, so that no word on its way to a register is moved.
@@ -186,7 +189,7 @@ def int4_wgmma_kernel(
             buffer = x_smem.index((here - begin) % STAGES)
             acc = _tile_product(acc, words, pairs, buffer, PLANE, GT, MT, GROUPS, A)
     async_copy.wait_group(0)
-    if PDL:
+    if PDL and TRIGGER == 1:
         gdc_launch_dependents()
 
     last = block >= 0

@@ -63,10 +63,14 @@ def tuned_settings() -> dict[str, Any]:
     """Measured launch settings of this GPU and Triton version, else an empty table."""
     if not torch.cuda.is_available():
         return {}
-    name = torch.cuda.get_device_name(0).lower().replace(" ", "_")
-    version = ".".join(triton.__version__.split(".")[:2])
-    path = TUNING / f"{name}__triton_{version}.json"
+    path = settings_path(torch.cuda.get_device_name(0))
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def settings_path(card: str) -> Path:
+    """Where the settings of a GPU of this name are kept, for this Triton version."""
+    version = ".".join(triton.__version__.split(".")[:2])
+    return TUNING / f"{card.lower().replace(' ', '_')}__triton_{version}.json"
 
 
 def tuned(op: str, key: str) -> dict[str, Any]:

@@ -216,7 +216,7 @@ def _int4_wgmma(
         out.shape[1], row_tiles, row_tiles // 2 if gated else 0, x.stride(0), out.stride(0),
         weight.columns, k_tiles, weight.plane, 4 * weight.plane // weight.group, tile_m,
         settings.get("stages", 3), split, depth, groups, bias is not None,
-        residual is not None, gated, num_warps=4 * groups, **options,
+        residual is not None, gated, settings.get("trigger", 1), num_warps=4 * groups, **options,
     )  # fmt: skip
 
 

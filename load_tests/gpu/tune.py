@@ -99,15 +99,19 @@ def _residual(rows: int, columns: int) -> torch.Tensor:
 def gemv_candidates(case: Case, quick: bool) -> Iterator[Settings]:
     """Settings of the M = 1 kernel."""
     tiles = case.rows // 32 if case.gated else case.rows // 16
-    grids = sorted({min(tiles, programs) for programs in (264, 396, 448, 528, 896)})
-    for warps, depth, programs, registers in itertools.product(
-        (4, 8), (2,) if quick else (1, 2, 3, 4), grids, (None, 128, 168)
+    grids = sorted({min(tiles, programs) for programs in (264, 396)})
+    depths = (2, 3, 4) if case.gated else (1, 2, 3)
+    for depth, programs, registers, trigger in itertools.product(
+        depths, grids, (None, 168) if case.gated else (128, 168), (0, 1)
     ):
-        if warps == 8 and (depth > 2 or registers == 168):
-            continue
-        if (depth == 1 and registers == 168) or (case.gated and depth > 2):
-            continue
-        yield _settings(warps=warps, depth=depth, programs=programs, registers=registers)
+        if depth > 1 or registers == 128:
+            yield _settings(
+                warps=4, depth=depth, programs=programs, registers=registers, trigger=trigger
+            )
+        if not case.gated and depth < 3 and registers == 128:
+            yield _settings(
+                warps=8, depth=depth, programs=programs, registers=registers, trigger=trigger
+            )
 
 
 def row_candidates(case: Case, quick: bool) -> Iterator[Settings]:
@@ -120,21 +124,20 @@ def row_candidates(case: Case, quick: bool) -> Iterator[Settings]:
 def wgmma_candidates(case: Case, quick: bool) -> Iterator[Settings]:
     """Settings of the batch kernel."""
     tile = max(8, 1 << (case.num_tokens - 1).bit_length())
-    for stages, split, depth, groups, registers in itertools.product(
-        (2, 3, 4), (1, 2, 3, 4, 5, 7, 8, 14), (1, 2), (1, 2), (None, 128, 168)
-    ):
+    groups = 2 if case.gated else 1
+    for stages, split, depth, registers, trigger in itertools.product(
+        (3,) if quick else (2, 3, 4), (1, 2, 3, 4, 5, 7), (2,) if quick else (1, 2), (None, 168),
+        (0, 1),
+    ):  # fmt: skip
         programs = case.rows // (64 * groups) * split
-        if (case.gated and groups == 1) or stages * tile > 256:
+        if not 200 <= programs <= 500 or stages * tile > 256:
             continue
-        if not 120 <= programs <= 850 or (registers == 128 and tile > 16):
+        if (registers == 168) != (tile >= 32 and not case.gated):
             continue
-        if quick and (stages != 3 or depth == 1 or registers == 128):
-            continue
-        if programs > 500 or (groups == 2 and not case.gated):
-            continue
-        if registers == 168 and (tile < 32 or depth == 1):
-            continue
-        yield _settings(stages=stages, split=split, depth=depth, groups=groups, registers=registers)
+        yield _settings(
+            stages=stages, split=split, depth=depth, groups=groups, registers=registers,
+            trigger=trigger,
+        )  # fmt: skip
 
 
 def _settings(**values: Any) -> Settings:
@@ -161,14 +164,13 @@ def _compile(job: tuple[Case, list[Settings]]) -> int:
     done = 0
     for settings in candidates:
         with_settings(case, weight, settings)
-        for overlap in (True,) if case.num_tokens == 1 else (False,):
-            with launch.overlapped_launches(overlap):
-                try:
-                    case.call(weight, x, norm)
-                    torch.cuda.synchronize()
-                    done += 1
-                except Exception as error:
-                    print("compile", case.op, settings, repr(error)[:200], file=sys.stderr)
+        with launch.overlapped_launches(case.num_tokens < 64):
+            try:
+                case.call(weight, x, norm)
+                torch.cuda.synchronize()
+                done += 1
+            except Exception as error:
+                print("compile", case.op, settings, repr(error)[:200], file=sys.stderr)
     return done
 
 
@@ -205,7 +207,7 @@ def tune(
             break
         with_settings(case, first, settings)
         try:
-            with launch.overlapped_launches(case.num_tokens == 1):
+            with launch.overlapped_launches(case.num_tokens < 64):
                 if case.added:
                     _residual(case.num_tokens, case.rows).zero_()
                 actual = case.call(first, x, norm)
