@@ -270,6 +270,16 @@ OPTIONS: tuple[Option, ...] = (
         (SERVE, WORKER, PROFILE),
     ),
     Option(
+        "head",
+        _choice("auto", "int8", "int4"),
+        "auto",
+        "auto, int8, int4",
+        "What a model's output layer is rounded to when it is read, if its file has it in floating "
+        "point: on a GPU an answer alone gets its tokens sooner. auto leaves it as it is.",
+        "",
+        (SERVE, WORKER, PROFILE),
+    ),
+    Option(
         "native",
         _integer(0, 1),
         1,

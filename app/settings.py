@@ -88,6 +88,7 @@ class WorkerSettings:
         device: auto, cpu or cuda.
         compute: auto, int16, int8 or fp32.
         kv_dtype: auto, bf16, int8 or fp8.
+        head: auto, int8 or int4.
         native: Whether the CPU kernels are compiled for this machine.
         cache_dir: Where they are kept; None takes the user's cache folder.
         grace_s: Seconds that running answers get after a stop signal.
@@ -106,6 +107,7 @@ class WorkerSettings:
     device: str
     compute: str
     kv_dtype: str
+    head: str
     native: bool
     cache_dir: Path | None
     grace_s: float
@@ -172,6 +174,7 @@ class ProfileSettings:
     device: str
     compute: str
     kv_dtype: str
+    head: str
     native: bool
     cache_dir: Path | None
     trace: Path
@@ -321,6 +324,7 @@ class _Values:
             device=self.text("device"),
             compute=self.text("compute"),
             kv_dtype=self.text("kv-dtype"),
+            head=self.text("head"),
             native=self.native,
             cache_dir=self.cache_dir,
             grace_s=self.seconds("grace"),
@@ -436,6 +440,7 @@ def profile_settings(
         device=values.text("device"),
         compute=values.text("compute"),
         kv_dtype=values.text("kv-dtype"),
+        head=values.text("head"),
         native=values.native,
         cache_dir=values.cache_dir,
         trace=Path(values.text("trace")),

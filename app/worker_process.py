@@ -42,6 +42,8 @@ def worker_command(settings: WorkerSettings, model: ModelFile) -> list[str]:
         settings.compute,
         "--kv-dtype",
         settings.kv_dtype,
+        "--head",
+        settings.head,
         "--grace",
         f"{settings.grace_s:g}",
         "--log-level",
@@ -61,6 +63,7 @@ def profile_command(settings: ProfileSettings, model: ModelFile) -> list[str]:
         *("--device", settings.device),
         *("--compute", settings.compute),
         *("--kv-dtype", settings.kv_dtype),
+        *("--head", settings.head),
         *("--trace", str(settings.trace)),
     ]
 

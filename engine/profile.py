@@ -18,6 +18,7 @@ from pathlib import Path
 from engine.contract import GenerateRequest, Message, SamplingParams, Tier
 from engine.engine import Engine
 from engine.loading.errors import ModelFileError
+from engine.loading.head import HEAD_KINDS
 from engine.step_trace import StepRecord, breakdown, chrome_trace
 from engine.worker.build import BuildError, build_engine
 
@@ -37,6 +38,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--compute", choices=("auto", "int16", "int8", "fp32"), default="auto")
     parser.add_argument("--kv-dtype", choices=("auto", "bf16", "int8", "fp8"), default="auto")
+    parser.add_argument("--head", choices=("auto", *HEAD_KINDS), default="auto")
     parser.add_argument("--trace", type=Path, default=Path("trace.json"))
     return parser.parse_args(argv)
 
@@ -103,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             device=options.device,
             compute=options.compute,
             kv_dtype=options.kv_dtype,
+            head=None if options.head == "auto" else options.head,
         )
     except (BuildError, ModelFileError) as error:
         sys.stderr.write(f"repartee: {error}\n")

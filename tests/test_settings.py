@@ -96,6 +96,7 @@ def test_an_unknown_variable_stops_start_up(variable: str, hint: str) -> None:
         ("speculation", "on", "one of off, ngram, auto"),
         ("compute", "fp16", "one of auto, int16, int8, fp32"),
         ("kv-dtype", "int4", "one of auto, bf16, int8, fp8"),
+        ("head", "bf16", "one of auto, int8, int4"),
         ("log-level", "INFO", "one of debug"),
         ("allowed-origins", "chat.example.org", "origins such as"),
     ],

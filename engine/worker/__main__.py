@@ -20,6 +20,7 @@ from typing import Any
 
 from engine.contract.logs import FORMATS, configure_logging
 from engine.loading.errors import ModelFileError
+from engine.loading.head import HEAD_KINDS
 from engine.worker.build import BuildError, build_engine
 from engine.worker.worker import Worker
 
@@ -38,6 +39,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--compute", choices=("auto", "int16", "int8", "fp32"), default="auto")
     parser.add_argument("--kv-dtype", choices=("auto", "bf16", "int8", "fp8"), default="auto")
+    parser.add_argument("--head", choices=("auto", *HEAD_KINDS), default="auto")
     parser.add_argument("--grace", type=float, default=30.0)
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
@@ -77,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             device=options.device,
             compute=options.compute,
             kv_dtype=options.kv_dtype,
+            head=None if options.head == "auto" else options.head,
             progress=_report,
         )
     except (BuildError, ModelFileError) as error:

@@ -19,6 +19,7 @@ from engine.engine import Engine
 from engine.host_tier import HostTier
 from engine.kv_blocks import KV_DTYPES, block_shape, kv_bytes_per_token
 from engine.kv_codec import KvCodec
+from engine.loading.head import HeadKind
 from engine.loading.loader import LoadedModel, load_model
 from engine.model.config import ModelConfig
 from engine.runner import CpuRunner
@@ -49,6 +50,7 @@ def build_engine(
     threads: int = 0,
     device: str = "auto",
     compute: str = "auto",
+    head: HeadKind | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """Load a model and put an engine over it.
@@ -64,6 +66,7 @@ def build_engine(
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
         compute: int16, int8 or fp32; auto is int16. See `kernels.pack`.
+        head: What a dense output layer is rounded to; None keeps it.
         progress: Called with (fraction done, what comes next).
 
     Raises:
@@ -83,6 +86,7 @@ def build_engine(
             kv_blocks=kv_blocks,
             max_running=max_running,
             speculation=speculation,
+            head=head,
             progress=progress,
         )
     else:
@@ -92,7 +96,8 @@ def build_engine(
         kv_type = torch.float32 if compute == "fp32" else torch.bfloat16
         if kv_dtype != "auto":
             kv_type = KV_DTYPES[kv_dtype]
-        loaded = load_model(path, "cpu", None if compute == "auto" else compute, progress=progress)
+        arithmetic = None if compute == "auto" else compute
+        loaded = load_model(path, "cpu", arithmetic, head=head, progress=progress)
         config = EngineConfig(
             num_blocks=kv_blocks or default_kv_blocks(loaded, kv_type, free_memory_bytes()),
             block_size=BLOCK_SIZE,

@@ -20,6 +20,7 @@ from engine.cuda_memory import (
 )
 from engine.cuda_runner import CudaRunner, table_bytes
 from engine.kv_blocks import kv_bytes_per_token
+from engine.loading.head import HeadKind
 from engine.loading.loader import LoadedModel, load_model, open_checkpoint
 from engine.model.llama import Progress
 from engine.worker.build_error import BuildError
@@ -65,6 +66,7 @@ def load_on_gpu(
     kv_blocks: int,
     max_running: int,
     speculation: Speculation,
+    head: HeadKind | None,
     progress: Progress | None,
 ) -> tuple[LoadedModel, EngineConfig, CudaRunner]:
     """Load a model onto the current GPU, make its KV pool, and capture the first graphs.
@@ -75,6 +77,7 @@ def load_on_gpu(
         kv_blocks: KV blocks; 0 takes what weights and work leave.
         max_running: Most requests that run at once.
         speculation: See `EngineConfig`.
+        head: What a dense output layer is rounded to; None keeps it.
         progress: Called with (fraction done, what comes next).
 
     Raises:
@@ -90,7 +93,7 @@ def load_on_gpu(
     before = card_memory()
     compute = _choose_compute(path, before)
     try:
-        loaded = load_model(path, "cuda", compute, progress=progress)
+        loaded = load_model(path, "cuda", compute, head=head, progress=progress)
         torch.cuda.synchronize()
         loaded_at = time.perf_counter()
         config = gpu_config(1, max_running, speculation)
