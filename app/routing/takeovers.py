@@ -16,7 +16,6 @@ from app.routing.directory import Status, WorkerDirectory
 from app.routing.leases import Leases
 from app.routing.log import ResponseLog
 from engine.contract import (
-    EngineFault,
     FinishReason,
     GenerateRequest,
     ReparteeError,
@@ -45,9 +44,9 @@ def worker_died() -> Unavailable:
     )
 
 
-def workers_died() -> EngineFault:
+def workers_died() -> Unavailable:
     """The end of a response that was passed on too often."""
-    return EngineFault(
+    return Unavailable(
         f"{lease.MAX_DEATHS + 1} workers died while they made this answer; it is given up.",
         code="workers_died",
     )

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.fakes.engine import FakeEngine, read_scripts
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fakes.worker", description=__doc__)
-    parser.add_argument("--redis-url", required=True)
+    parser.add_argument("--redis-url", default=os.environ.get("REPARTEE_REDIS_URL"))
     parser.add_argument("--model", default="repartee-fake", help="the card's id")
     parser.add_argument("--rate", type=float, default=200.0, help="tokens a second; 0: at once")
     parser.add_argument("--context-window", type=int, default=8192)
