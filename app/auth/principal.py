@@ -50,8 +50,26 @@ class Allowance:
 
     def over(self, base: Allowance) -> Allowance:
         """This one, and what it says nothing of from `base`."""
-        said = {name: value for name, value in asdict(self).items() if value is not None}
-        return Allowance(**{**asdict(base), **said})
+        return Allowance(
+            _first(self.requests_per_min, base.requests_per_min),
+            _first(self.tokens_per_min, base.tokens_per_min),
+            _first(self.concurrent_responses, base.concurrent_responses),
+            _first(self.connections, base.connections),
+        )
+
+    @property
+    def bounds_anything(self) -> bool:
+        """Whether there is any limit in it."""
+        return bool(
+            self.requests_per_min
+            or self.tokens_per_min
+            or self.concurrent_responses
+            or self.connections
+        )
+
+
+def _first(value: int | None, other: int | None) -> int | None:
+    return other if value is None else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -43,8 +44,11 @@ from engine.contract import Overloaded
 
 logger = logging.getLogger(__name__)
 
-# Longest that a limit may hold a request up.
-ASK_TIMEOUT_S = 1.0
+# Commands at once; further ones wait their turn, which is no failure of Redis.
+MAX_ASKING = 16
+# Longest that one may take, and how long nothing is asked after one has failed.
+ASK_TIMEOUT_S = 3.0
+DOWN_S = 1.0
 CONNECTION_LEASE_S = 60.0
 RENEW_S = 15.0
 RENEWED_AT_ONCE = 500
@@ -122,7 +126,7 @@ class Limiter:
         redis: Redis | None = None,
     ) -> None:
         self._owns_redis = redis is None
-        self._redis = redis or make_client(redis_url, "repartee-limits", wait_s=ASK_TIMEOUT_S)
+        self._redis = redis or make_client(redis_url, "repartee-limits")
         self._policy = policy
         self._lease_ms = int((response_lease_s + LEASE_GRACE_S) * 1000)
         folder = resources.files(__package__) / "lua"
@@ -135,6 +139,8 @@ class Limiter:
         # Until when requests of a budget are refused, as far as known, and under which policy.
         self._closed: dict[str, tuple[float, RateLimited]] = {}
         self._closed_by = policy()
+        self._turns = asyncio.Semaphore(MAX_ASKING)
+        self._ask_again_at = 0.0
         self._is_down = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -219,18 +225,18 @@ class Limiter:
         keys = [f"{b.name}:{kind}" for b in charge.budgets for kind in ("tok", "run")]
         limits = [b.allowance.tokens_per_min or 0 for b in charge.budgets]
         await self._run("settle", keys, [charge.response_id, charge.tokens, used, *limits])
-        await self._ask(self._redis.unlink(_charge_key(charge.response_id)))
+        await self._ask(lambda: self._redis.unlink(_charge_key(charge.response_id)))
 
     async def settle_for_another(self, response_id: str, used_tokens: int | None) -> None:
         """A response has ended that another gateway charged."""
-        data = await self._ask(self._redis.get(_charge_key(response_id)))
+        data = await self._ask(lambda: self._redis.get(_charge_key(response_id)))
         if data is not None:
             await self.settle(Charge.from_wire(orjson.loads(data)), used_tokens)
 
     async def _publish(self, charge: Charge) -> None:
         """Let other gateways know what was charged."""
-        wire = orjson.dumps(charge.to_wire())
-        await self._ask(self._redis.set(_charge_key(charge.response_id), wire, px=self._lease_ms))
+        key, wire = _charge_key(charge.response_id), orjson.dumps(charge.to_wire())
+        await self._ask(lambda: self._redis.set(key, wire, px=self._lease_ms))
 
     @asynccontextmanager
     async def connection(self, principal: Principal) -> AsyncIterator[None]:
@@ -284,7 +290,7 @@ class Limiter:
             if not open_ids:
                 del self._connections[name]
         for name in names:
-            await self._ask(self._redis.zrem(name, connection_id))
+            await self._ask(partial(self._redis.zrem, name, connection_id))
 
     def _take_args(
         self, budgets: tuple[Budget, ...], response_id: str, tokens: int
@@ -336,16 +342,20 @@ class Limiter:
 
     async def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
         """Run a script; None if Redis cannot be asked."""
-        return await self._ask(self._scripts[name](keys=keys, args=args))
+        return await self._ask(lambda: self._scripts[name](keys=keys, args=args))
 
-    async def _ask(self, asking: Awaitable[Any]) -> Any:
+    async def _ask(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Redis's reply; None if it cannot be asked."""
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                reply = await asking
-        except (RedisError, OSError, TimeoutError) as error:
-            self._complain(error)
-            return None
+        async with self._turns:
+            if time.monotonic() < self._ask_again_at:
+                return None
+            try:
+                async with asyncio.timeout(ASK_TIMEOUT_S):
+                    reply = await ask()
+            except (RedisError, OSError, TimeoutError) as error:
+                self._ask_again_at = time.monotonic() + DOWN_S
+                self._complain(error)
+                return None
         self._is_down = False
         return reply
 

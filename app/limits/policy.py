@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from app.auth.principal import Allowance, Principal, check_tenant, check_tier
@@ -47,11 +47,6 @@ class Budget:
 
     name: str
     allowance: Allowance
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether it bounds anything."""
-        return any(asdict(self.allowance).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,7 @@ class LimitPolicy:
         if principal.allowance is not None:
             subject = hashlib.blake2b((principal.subject or "").encode(), digest_size=12)
             budgets.append(Budget(f"{prefix}sub:{subject.hexdigest()}", principal.allowance))
-        return tuple(budget for budget in budgets if budget.is_bounded)
+        return tuple(budget for budget in budgets if budget.allowance.bounds_anything)
 
 
 def parse_limits(text: str, base: Mapping[Tier, Allowance] = DEFAULTS) -> LimitPolicy:

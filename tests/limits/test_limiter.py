@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from redis import Redis as SyncRedis
 from redis.asyncio import Redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from app.auth import Allowance, Principal
 from app.limits import NO_LIMITS, LimitPolicy, RateLimited
 from app.limits.limiter import Limiter
 from engine.contract import Tier
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, free_port, system_binary
 from tests.spine import until
 
 ACME = Principal("acme", Tier.STANDARD)
@@ -192,6 +197,60 @@ async def test_many_at_once_get_exactly_what_there_is(limiter_with: MakeLimiter)
     assert sum(taken) == 10
 
 
+async def test_a_burst_waits_for_its_turn_and_is_counted(limiter_with: MakeLimiter) -> None:
+    limiter = limiter_with(requests_per_min=300)
+
+    async def attempt(number: int) -> bool:
+        with suppress(RateLimited):
+            await limiter.take(ACME, f"r{number}", 5)
+            return True
+        return False
+
+    taken = await asyncio.gather(*(attempt(number) for number in range(600)))
+    assert 300 <= sum(taken) <= 320
+
+
+@pytest.fixture
+def cluster_url() -> Iterator[str]:
+    """A Redis Cluster of one node, which refuses what a larger one would."""
+    with tempfile.TemporaryDirectory(prefix="rp-") as folder:
+        port, bus_port = free_port(), free_port()
+        command = [
+            *(system_binary(), "--port", str(port), "--cluster-enabled", "yes"),
+            *("--cluster-port", str(bus_port), "--bind", "127.0.0.1"),
+            *("--dir", folder, "--save", "", "--loglevel", "warning"),
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            with SyncRedis(port=port, protocol=2, retry=Retry(ConstantBackoff(0.1), 100)) as node:
+                node.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+                while node.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+                    time.sleep(0.05)
+            yield f"redis://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def test_a_cluster_finds_every_call_in_one_slot(
+    cluster_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = LimitPolicy(NO_LIMITS, default=Allowance(5, 1000, 5, 5))
+    limiter = Limiter(cluster_url, lambda: policy, response_lease_s=60)
+    ann = Principal("acme", Tier.VIP, subject="ann", allowance=Allowance(2, 500, 2, 1))
+    charge = await limiter.take(ann, "r0", 100)
+    assert [limit.remaining for limit in charge.standing.limits] == [1, 400]
+    async with limiter.connection(ann):
+        await limiter.renew()
+        await refusal(limiter.connection(ann).__aenter__())
+    await limiter.settle(charge, 10)
+    await limiter.settle_for_another("r0", 10)
+    standing = await limiter.count(ann)
+    assert [limit.remaining for limit in standing.limits] == [0, 490]
+    assert "not enforced" not in caplog.text
+    await limiter.close()
+
+
 async def test_a_token_with_limits_has_a_budget_of_its_own(limiter_with: MakeLimiter) -> None:
     limiter = limiter_with(requests_per_min=3)
     ann = Principal("acme", Tier.STANDARD, subject="ann", allowance=Allowance(requests_per_min=2))
@@ -280,6 +339,7 @@ async def test_without_redis_everybody_passes(
             await limiter.settle(charge, 5)
     assert len([r for r in caplog.records if "not enforced" in r.message]) == 1
     forgetful_redis.start()
+    limiter._ask_again_at = 0.0
     await limiter.count(ACME)
     await refusal(limiter.count(ACME))
     await limiter.close()
