@@ -15,7 +15,7 @@ from tests.kernels.triton.compare import assert_near, row_weight
 from tests.kernels.triton.conftest import DEVICE
 
 EPS = 1e-5
-SHAPES = [(1, 64), (37, 576), (130, 100)]
+SHAPES = [(1, 64), (37, 576), (66, 100)]
 # Sums in another order; on the card outputs are bf16 as well.
 TOLERANCE = 2e-5 if DEVICE == "cpu" else 6e-3
 
@@ -174,7 +174,7 @@ def test_kinds_of_rounding_do_not_share_a_matrix(device: torch.device) -> None:
 CARD_SHAPES = [
     (6144, 4096, False), (4096, 14336, False), (28672, 4096, True), (960, 576, False),
     (3072, 576, True), (576, 1536, False),
-]  # fmt: skip
+] if DEVICE == "cuda" else [(32, 160, False), (32, 192, True)]  # fmt: skip
 CARD_TOKENS = (1, 2, 8, 31, 64, 127, 300, 520) if DEVICE == "cuda" else (1, 17)
 
 
@@ -186,8 +186,6 @@ def test_real_shapes_on_the_card(
 ) -> None:  # fmt: skip
     from kernels.cuda.linear import linear
 
-    if device.type == "cpu":
-        rows, columns = 32, 128 + columns % 128
     weight = replace(row_weight(kind, rows, columns), rounds_x=rounds_x)
     packed = pack(weight, device)
     matrix = weight.dequantize().to(device)
