@@ -123,10 +123,10 @@ function showTiles(now) {
 		["First token, median", formats.ms(worst(now.first50))],
 		["First token, p99", formats.ms(worst(now.first99))],
 		["Tokens a second", formats.number(now.sampledPerS)],
-		["Running", formats.number(now.batch)],
-		["Waiting", formats.number(now.waiting)],
+		["Running", formats.count(now.batch)],
+		["Waiting", formats.count(now.waiting)],
 		["KV used", formats.percent(now.kvUsed)],
-		["Sockets", formats.number(now.connections)],
+		["Sockets", formats.count(now.connections)],
 		["Failed a second", formats.number(now.failedPerS)],
 	]
 	const list = at("tiles")
@@ -158,7 +158,7 @@ function show(snapshot) {
 	workers.show(snapshot.workers)
 	gateways.show(snapshot.gateways)
 	const live = snapshot.workers.filter((worker) => worker.status === "live").length
-	const counts = `${snapshot.gateways.length} gateways, ${live} of ${snapshot.workers.length} workers live`
+	const counts = `Gateways: ${snapshot.gateways.length}. Workers live: ${live} of ${snapshot.workers.length}.`
 	tell(counts, live === 0)
 }
 

@@ -4,8 +4,12 @@ import { TIERS } from "./readings.js"
 
 const KEPT = 900 // readings, one a second
 
-const ms = (value) => (value == null ? "–" : `${(value * 1000).toFixed(value < 0.1 ? 1 : 0)} ms`)
+const ms = (value) => {
+	if (value == null) return "–"
+	return value < 1 ? `${(value * 1000).toFixed(value < 0.1 ? 1 : 0)} ms` : `${value.toFixed(1)} s`
+}
 const percent = (value) => (value == null ? "–" : `${(value * 100).toFixed(0)} %`)
+const count = (value) => (value == null ? "–" : value.toFixed(Number.isInteger(value) ? 0 : 1))
 const number = (value) => (value == null ? "–" : value >= 100 ? value.toFixed(0) : value.toFixed(1))
 const bytes = (value) =>
 	value == null ? "–" : value < 1024 ? `${value} B` : `${(value / 1024).toFixed(0)} KiB`
@@ -17,12 +21,12 @@ const PLOTS = [
 	["Time to first token, median", ms, tiers("first50")],
 	["Gap between chunks, p99", ms, tiers("gap99")],
 	["Wait before running, p99", ms, tiers("queue99")],
-	["Answers running", number, tiers("running")],
+	["Answers running", count, tiers("running")],
 	["Tokens a second", number, [
 		["generated", (reading) => reading.sampledPerS],
 		["prompt", (reading) => reading.promptPerS],
 	]],
-	["Batch and queue", number, [
+	["Batch and queue", count, [
 		["running", (reading) => reading.batch],
 		["waiting", (reading) => reading.waiting],
 	]],
@@ -35,7 +39,7 @@ const PLOTS = [
 	["Prompt found in the cache", percent, [["hits", (reading) => reading.hits]]],
 	["Guesses accepted", percent, [["accepted", (reading) => reading.accepted]]],
 	["Suspensions a second", number, [["suspended", (reading) => reading.suspended]]],
-	["Sockets", number, [["open", (reading) => reading.connections]]],
+	["Sockets", count, [["open", (reading) => reading.connections]]],
 	["Bytes for slow readers", bytes, [["waiting", (reading) => reading.pendingBytes]]],
 	["Answers a second", number, [
 		["ended", (reading) => reading.answersPerS],
@@ -43,7 +47,14 @@ const PLOTS = [
 	]],
 ]
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
+/** A colour as a canvas takes it: what it comes to in this scheme. */
+function colour(name) {
+	const probe = document.body.appendChild(document.createElement("span"))
+	probe.style.color = `var(${name})`
+	const found = getComputedStyle(probe).color
+	probe.remove()
+	return found
+}
 
 class Plot {
 	constructor(parent, [title, format, lines]) {
@@ -137,4 +148,4 @@ export class Plots {
 	}
 }
 
-export const formats = { ms, percent, number, bytes }
+export const formats = { ms, percent, number, count, bytes }
