@@ -41,11 +41,13 @@ class OpenRequest:
         model: Model of a new session; None takes the default.
         session_id: A session to open again.
         after: The last delta that the client saw of the response running there.
+        response_id: That response.
     """
 
     model: str | None
     session_id: str | None
     after: Cursor | None
+    response_id: str | None
 
     @classmethod
     def of(cls, query: QueryParams) -> OpenRequest:
@@ -54,15 +56,19 @@ class OpenRequest:
         Raises:
             InvalidRequest: naming the field.
         """
-        session_id = query.get("session_id")
-        if session_id is not None and not 1 <= len(session_id) <= MAX_ID_CHARS:
-            raise InvalidRequest(
-                f"session_id must have 1 to {MAX_ID_CHARS} characters, has {len(session_id)}.",
-                param="session_id",
-            )
+        session_id, response_id = _id(query, "session_id"), _id(query, "response_id")
         epoch, seq = _count(query, "epoch"), _count(query, "starting_after")
         after = None if epoch is None or seq is None else Cursor(epoch, seq)
-        return cls(query.get("model") or None, session_id, after)
+        return cls(query.get("model") or None, session_id, after, response_id)
+
+
+def _id(query: QueryParams, name: str) -> str | None:
+    text = query.get(name)
+    if text is not None and not 1 <= len(text) <= MAX_ID_CHARS:
+        raise InvalidRequest(
+            f"{name} must have 1 to {MAX_ID_CHARS} characters, has {len(text)}.", param=name
+        )
+    return text
 
 
 def _count(query: QueryParams, name: str) -> int | None:
@@ -151,6 +157,6 @@ class RealtimeRoute(SocketRoute[RealtimeSocket]):
                 *(watch, self._throttles_for(principal), subscription),
             )
             with self._holding(socket), log_context(session_id=socket.session_id):
-                await socket.run(wanted.after)
+                await socket.run(wanted.after, wanted.response_id)
         finally:
             await self._feed.leave(subscription)

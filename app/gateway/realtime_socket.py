@@ -17,7 +17,7 @@ from app.gateway.credential_watch import CredentialWatch
 from app.gateway.drafts import Drafts
 from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
-from app.gateway.resume import running_answer
+from app.gateway.resume import resume_state, running_answer
 from app.gateway.running import RunningResponse
 from app.gateway.socket_route import texts_of
 from app.gateway.tab_sync import TabSync, response_view
@@ -108,13 +108,14 @@ class RealtimeSocket:
         """The session's id."""
         return self._conversation.session_id
 
-    async def run(self, after: Cursor | None) -> None:
+    async def run(self, after: Cursor | None, response_id: str | None) -> None:
         """Greet, take up a response that runs, and serve until the socket ends.
 
         Args:
             after: The last place of that response which the client saw.
+            response_id: The response that the client means.
         """
-        await self._greet(after)
+        await self._greet(after, response_id)
         self.watch.start()
         worker = asyncio.create_task(self._carry_out())
         try:
@@ -141,11 +142,19 @@ class RealtimeSocket:
         """Close now."""
         self._writer.close(code, reason)
 
-    async def _greet(self, after: Cursor | None) -> None:
+    async def _greet(self, after: Cursor | None, response_id: str | None) -> None:
         conversation = self._conversation
         resumed = await running_answer(conversation, self._responses)
+        state = await resume_state(
+            conversation, self._responses, response_id, has_place=after is not None
+        )
+        if response_id is not None and state != "live":
+            # The place is in another response than the one that runs.
+            after = None
         self._wire.settings = conversation.settings
-        self._writer.send_all(self._wire.opened(conversation.opened_items(), conversation.title))
+        self._writer.send_all(
+            self._wire.opened(conversation.opened_items(), conversation.title, state)
+        )
         if resumed is not None and conversation.active is not None:
             answer, events = resumed
             view = response_view(self._wire, conversation.active)

@@ -103,21 +103,35 @@ class RealtimeWire:
             "session.updated", {"session": session_object(self.session_id, self.settings)}
         )
 
-    def opened(self, items: list[dict[str, Any]], title: str | None) -> list[bytes]:
+    def opened(
+        self, items: list[dict[str, Any]], title: str | None, resume: str | None = None
+    ) -> list[bytes]:
         """The greeting: `session.created`, which carries a reopened conversation's items.
 
         The private field `repartee.items` holds as many as fit ITEMS_FRAME_BYTES; the
         others follow in `repartee.items` events. `repartee.items_remaining` counts what
         is still to come.
+
+        Args:
+            items: The items.
+            title: The conversation's, if it has one.
+            resume: What became of the response that the client comes back for.
         """
-        return self._whole("session.created", items, title)
+        extra = {} if resume is None else {"repartee.resume": resume}
+        return self._whole("session.created", items, title, extra)
 
     def resynced(self, items: list[dict[str, Any]], title: str | None) -> list[bytes]:
         """The same under the name `repartee.resynced`: changes made elsewhere were missed,
         and this is all that holds now."""
-        return self._whole("repartee.resynced", items, title)
+        return self._whole("repartee.resynced", items, title, {})
 
-    def _whole(self, kind: str, items: list[dict[str, Any]], title: str | None) -> list[bytes]:
+    def _whole(
+        self,
+        kind: str,
+        items: list[dict[str, Any]],
+        title: str | None,
+        extra: Mapping[str, Any],
+    ) -> list[bytes]:
         session = session_object(self.session_id, self.settings)
         pages = _pages(items)
         remaining = len(items) - len(pages[0])
@@ -129,6 +143,7 @@ class RealtimeWire:
                     "repartee.title": title,
                     "repartee.items": pages[0],
                     "repartee.items_remaining": remaining,
+                    **extra,
                 },
             )
         ]
