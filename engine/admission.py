@@ -19,6 +19,10 @@ _NUM_VIPS_AHEAD = 4
 _MOST_RESERVED = 0.125
 _VIP_MEMORY_S = 10.0
 _NEW_SHARE = 0.1
+# Parts of the ageing time after which a standard request that hasn't started goes before
+# all others, and after which others make room for it.
+_FIRST_IN_LINE = 0.6
+_MAKES_ROOM = 0.8
 # Ageing protects at most this share of the batch from VIPs.
 _MOST_AGED = 0.25
 
@@ -69,12 +73,40 @@ class Admission:
 
     def admit(self, now: float) -> None:
         """Move sequences from the queue into the batch."""
-        while self._queue and len(self._batch.running) < self._max_running():
-            if not self._try_admit(self._queue.sequences[0], now):
-                break
+        if not self._admit_overdue(now):
+            # What becomes free is theirs.
+            return
+        first = self._queue.due(now, _FIRST_IN_LINE)
+        if all(self._has_slot() and self._try_admit(seq, now) for seq in first):
+            while self._queue and len(self._batch.running) < self._max_running():
+                if not self._try_admit(self._queue.sequences[0], now):
+                    break
         for seq in [seq for seq in self._queue if seq.request.tier is Tier.VIP]:
-            if not self._make_room(seq, now):
+            if not self._admit_vip(seq, now):
                 break
+
+    def _has_slot(self) -> bool:
+        return len(self._batch.running) < self._config.max_running
+
+    def _admit_overdue(self, now: float) -> bool:
+        """Let those in who must start now, at the cost of their own tier or a lower."""
+        for seq in self._queue.due(now, _MAKES_ROOM):
+            if not (self._has_slot() and self._try_admit(seq, now, reserve=0)):
+                victims = self._suspension.for_start(seq, seq.tier_rank)
+                if not self._replace(victims, seq, now):
+                    return False
+        return True
+
+    def _admit_vip(self, seq: Sequence, now: float) -> bool:
+        """Suspend whom it takes to let a VIP in.
+
+        It waits first for as long as they would take to compute again: often somebody
+        ends meanwhile, and at worst it waits about as long as it would have cost.
+        """
+        victims = self._suspension.for_start(seq, seq.tier_rank + 1)
+        token_ms = self._budget.prompt_token_ms or 0.0
+        lost_s = sum(victim.num_computed for victim in victims) * token_ms / 1000
+        return now - seq.enqueued_at >= lost_s and self._replace(victims, seq, now)
 
     def _max_running(self) -> int:
         """Sequences that may run now, as far as the time of their steps goes.
@@ -90,16 +122,18 @@ class Admission:
         most = num_running + 1 if more_ms <= limit_ms else num_running
         return min(most, self._config.max_running)
 
-    def _try_admit(self, seq: Sequence, now: float) -> bool:
-        """Admit `seq` if its known tokens fit and leave room for the others to grow."""
+    def _try_admit(self, seq: Sequence, now: float, reserve: int | None = None) -> bool:
+        """Admit `seq` if its known tokens fit and leave room for the others to grow.
+
+        `reserve` blocks more stay free; as many as the next VIPs may need where it is None.
+        """
         hits = self._batch.cached_blocks(seq)
         needed = self._blocks.blocks_for(len(seq.tokens)) - len(hits)
         left = self._blocks.num_free - self._blocks.num_free_among(hits) - needed
         running = self._batch.running
-        headroom = self._batch.headroom(seq, running)
-        if seq.request.tier is not Tier.VIP and running:
-            headroom += self._vip_reserve(now)
-        if left < headroom:
+        if reserve is None:
+            reserve = 0 if seq.request.tier is Tier.VIP or not running else self._vip_reserve(now)
+        if left < self._batch.headroom(seq, running) + reserve:
             return False
         if seq.request.tier is Tier.VIP:
             self._vip_blocks += _NEW_SHARE * (needed - self._vip_blocks)
@@ -143,9 +177,7 @@ class Admission:
             return seq.tier_rank
         return aged
 
-    def _make_room(self, seq: Sequence, now: float) -> bool:
-        """Suspend whom it takes to let a VIP in."""
-        victims = self._suspension.for_vip(seq)
+    def _replace(self, victims: list[Sequence], seq: Sequence, now: float) -> bool:
         for victim in victims:
             self._suspension.suspend(victim, now)
-        return bool(victims) and self._try_admit(seq, now)
+        return bool(victims) and self._try_admit(seq, now, reserve=0)

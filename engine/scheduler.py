@@ -20,6 +20,7 @@ from engine.sequence import Sequence, Status
 from engine.speculation import Speculation
 from engine.step import StepPlan, Work
 from engine.step_budget import StepBudget
+from engine.step_shares import num_step_tokens, share_step
 from engine.suspension import Suspension
 from engine.swaps import Swaps
 from engine.wait_estimator import WaitEstimator
@@ -157,7 +158,8 @@ class Scheduler:
         if self.waiting and self._suspension.count == num_suspended:
             self._admission.admit(now)
         self._is_queued = bool(self.waiting)
-        decodes, prefills = self._due(now)
+        shares = share_step(self.running, self.budget, self._config, now)
+        decodes, prefills = shares.decodes, shares.prefills
         plain = bool(decodes) and self.budget.wants_plain_step()
         if plain:
             prefills = []
@@ -167,7 +169,7 @@ class Scheduler:
         num_steps = 1 if prefills or drafts or warm else self._num_steps(len(decodes))
         work = [self._decode(seq, drafts.get(seq.id, ()), num_steps) for seq in decodes]
         num_decoding = sum(1 + len(item.draft) for item in work)
-        spare = self._num_spare(len(work)) - num_decoding
+        spare = num_step_tokens(shares, self.budget, self._config) - num_decoding
         work += prompt_pieces(prefills, spare, self.blocks.block_size)
         if warm:
             piece = self.warm_ups.schedule(now, spare)
@@ -179,33 +181,6 @@ class Scheduler:
     def _nobody_waits(self) -> bool:
         """Whether every request has its first token, so that warm-ups hold nobody up."""
         return not self.waiting and all(seq.num_uncomputed == 1 for seq in self.running)
-
-    def _due(self, now: float) -> tuple[list[Sequence], list[Sequence]]:
-        """Whose next token, and whose prompt, the step may compute.
-
-        While a VIP waits for a first token, everybody below pauses, each for
-        `max_pause_ms` at most.
-        """
-        running = self.running
-        if any(seq.request.tier is Tier.VIP and seq.num_uncomputed > 1 for seq in running):
-            overdue_at = now - self._config.max_pause_ms / 1000
-            running = [
-                seq
-                for seq in running
-                if seq.request.tier is Tier.VIP or seq.served_at <= overdue_at
-            ]
-        decodes = [seq for seq in running if seq.num_uncomputed == 1]
-        prefills = [seq for seq in running if seq.num_uncomputed > 1]
-        return decodes, prefills
-
-    def _num_spare(self, num_decodes: int) -> int:
-        """Tokens that a step has room for, those of the decodes included."""
-        if num_decodes:
-            least_ms = self._config.mixed_step_ms
-            within = num_decodes + self.budget.tokens_beside(num_decodes, least_ms)
-        else:
-            within = self.budget.tokens_alone(self._config.prefill_step_ms)
-        return min(within, self._config.max_step_tokens)
 
     def _decode(self, seq: Sequence, draft: tuple[int, ...], num_steps: int) -> Work:
         """One token, with a guess or further steps behind it where blocks abound."""

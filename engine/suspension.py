@@ -70,13 +70,18 @@ class Suspension:
         self._queue.insert(seq)
         self.count += 1
 
-    def for_vip(self, seq: Sequence) -> list[Sequence]:
-        """The fewest lower-tier sequences whose going lets a VIP in; none if that can't do."""
+    def for_start(self, seq: Sequence, least_rank: int) -> list[Sequence]:
+        """The fewest sequences whose going lets `seq` in; none if that can't do.
+
+        Args:
+            seq: Waiting.
+            least_rank: Who runs in this rank or a lower one may be suspended.
+        """
         victims = sorted(
             (
                 other
                 for other in self._batch.running
-                if other.rank > seq.tier_rank and not self._batch.is_protected(other)
+                if other.rank >= least_rank and not self._batch.is_protected(other)
             ),
             key=_rank_order,
             reverse=True,

@@ -48,6 +48,23 @@ class WaitingQueue:
                 return
             yield other
 
+    def due(self, now: float, share: float) -> list[Sequence]:
+        """Standard requests without a start that have waited so long, oldest first.
+
+        Args:
+            now: Seconds on the engine's clock.
+            share: Of the ageing time.
+        """
+        before = now - share * self.ageing_s
+        due = [
+            seq
+            for seq in self.sequences
+            if seq.arrived_at <= before
+            and seq.started_at is None
+            and seq.request.tier is Tier.STANDARD
+        ]
+        return sorted(due, key=lambda seq: seq.id)
+
     def insert(self, seq: Sequence) -> None:
         """Queue a sequence at its place."""
         seq.status = Status.WAITING

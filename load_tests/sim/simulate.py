@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
 from engine.contract import (
@@ -24,7 +24,6 @@ from load_tests.sim.trace import SYSTEM_TOKENS, Arrival, mean_lengths
 # Sequences in a batch at which the machine's capacity is taken.
 CAPACITY_BATCH = 32
 NEVER_S = 1e9
-FOREVER_MS = 1e9
 
 
 @dataclass(slots=True)
@@ -165,14 +164,3 @@ class Simulation:
                 started_at = self._sequences.pop(event.request_id).started_at
                 assert started_at is not None
                 outcome.start_wait_s = started_at - outcome.arrival.at_s
-
-
-def without_refusals(config: EngineConfig) -> EngineConfig:
-    """The same engine with a queue that takes all."""
-    return replace(
-        config,
-        max_waiting=1_000_000,
-        vip_max_wait_ms=FOREVER_MS,
-        standard_max_wait_ms=FOREVER_MS,
-        batch_max_wait_ms=FOREVER_MS,
-    )

@@ -193,13 +193,85 @@ def test_pri_06_a_vip_takes_a_slot_and_the_victim_resumes_exactly() -> None:
         bench.add(name, name, tier=Tier.BATCH, max_tokens=40)
     events = [event for _ in range(10) for event in bench.engine.step()]
     bench.add("vip", "hi", tier=Tier.VIP, max_tokens=3)
-    events += bench.engine.step()
+    # At most as long as it takes to compute the victim's tokens again.
+    for _ in range(6):
+        if bench.engine.scheduler.counts.suspensions == 0:
+            events += bench.engine.step()
     running = {seq.request_id for seq in bench.engine.scheduler.running}
     assert running == {"b0", "vip"}
     events += bench.run()
     assert ends(events)[0] == "vip"
     for name in ("b0", "b1"):
         assert text_of(events, name) == expected_text(bench, name, 40)
+
+
+def test_a_vip_waits_no_longer_than_its_victim_takes_to_compute_again() -> None:
+    bench = Bench(max_running=1, num_blocks=1024)
+    # A prompt's token takes a millisecond.
+    bench.add("short", "x" * 30, tier=Tier.BATCH, max_tokens=500)
+    bench.add("long", "y" * 400, tier=Tier.BATCH, max_tokens=500)
+    waits = {}
+    for name in ("short", "long"):
+        while not any(s.request_id == name for s in bench.engine.scheduler.running):
+            bench.engine.step()
+        for _ in range(20):
+            bench.engine.step()
+        victim = bench.engine.sequences[name]
+        bench.add(f"vip {name}", "hi", tier=Tier.VIP, max_tokens=2)
+        vip = bench.engine.sequences[f"vip {name}"]
+        lost_s = victim.num_computed / 1000
+        while vip.started_at is None:
+            bench.engine.step()
+        waits[name] = vip.started_at - vip.arrived_at
+        assert waits[name] <= 1.5 * lost_s + 0.05
+        bench.engine.cancel(name)
+    assert waits["long"] > 4 * waits["short"] > 0
+    bench.run()
+
+
+def test_a_vip_waits_rather_than_suspend_who_is_about_to_end() -> None:
+    bench = Bench(max_running=1, num_blocks=1024)
+    bench.add("batch", "x" * 400, tier=Tier.BATCH, max_tokens=25)
+    while len(bench.engine.sequences["batch"].tokens) < 400 + 20:
+        bench.engine.step()
+    bench.add("vip", "hi", tier=Tier.VIP, max_tokens=2)
+    assert ends(bench.run()) == ["batch", "vip"]
+    assert bench.engine.scheduler.counts.suspensions == 0
+
+
+@pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.BATCH])
+def test_a_standard_request_starts_within_its_ageing_time(tier: Tier) -> None:
+    bench = Bench(max_running=2, num_blocks=1024, standard_max_wait_ms=1e9, ageing_ms=2000.0)
+    for i in range(2):
+        bench.add(f"endless{i}", f"{i}", tier=tier, max_tokens=600)
+    events = bench.engine.step()
+    for i in range(2):
+        bench.add(f"late{i}", "x" * 30, max_tokens=5)
+    late = [bench.engine.sequences[f"late{i}"] for i in range(2)]
+    events += bench.run()
+    for seq in late:
+        assert seq.started_at - seq.arrived_at <= bench.config.ageing_ms / 1000
+    for i in range(2):
+        name = f"endless{i}"
+        assert text_of(events, name) == expected_text(bench, str(i), 600)
+
+
+def test_vips_leave_a_standard_request_its_start() -> None:
+    limits = {"standard_max_wait_ms": 1e9, "vip_max_wait_ms": 1e9}
+    bench = Bench(max_running=2, num_blocks=1024, ageing_ms=5000.0, **limits)
+    for i in range(2):
+        bench.add(f"first{i}", "x", tier=Tier.VIP, max_tokens=60)
+    bench.engine.step()
+    bench.add("late", "x" * 30, max_tokens=5)
+    late = bench.engine.sequences["late"]
+    num_vips = 0
+    while late.started_at is None:
+        while len(bench.engine.sequences) < 8:
+            bench.add(f"vip{num_vips}", f"{num_vips}", tier=Tier.VIP, max_tokens=60)
+            num_vips += 1
+        bench.engine.step()
+    assert num_vips > 10
+    assert late.started_at - late.arrived_at <= bench.config.ageing_ms / 1000
 
 
 def test_a_vip_takes_blocks_from_lower_tiers() -> None:
@@ -243,9 +315,12 @@ def test_suspended_text_is_flushed_and_not_held() -> None:
     bench.add("low", "x", tier=Tier.BATCH, max_tokens=40)
     events = [event for _ in range(6) for event in bench.engine.step()]
     bench.add("vip", "hi", tier=Tier.VIP, max_tokens=30)
+    while not bench.engine.scheduler.counts.suspensions:
+        events += bench.engine.step()
+    low = bench.engine.sequences["low"]
     for _ in range(10):
         events += bench.engine.step()
-    assert len(text_of(events, "low")) == 6
+    assert len(text_of(events, "low")) == low.num_answer_tokens >= 6
 
 
 @pytest.mark.parametrize("length", [3, 4, 5, 8, 9])

@@ -13,8 +13,8 @@ from engine.contract import Tier
 from load_tests.measure import percentile
 from load_tests.sim import __main__ as program
 from load_tests.sim.machine import Costs
-from load_tests.sim.policies import POLICIES
-from load_tests.sim.simulate import Simulation, capacity_requests_per_s, without_refusals
+from load_tests.sim.policies import POLICIES, Fcfs, config_for
+from load_tests.sim.simulate import Simulation, capacity_requests_per_s
 from load_tests.sim.trace import make_trace
 
 
@@ -33,6 +33,7 @@ def test_a_seed_makes_one_trace() -> None:
 def test_each_policy_answers_all_that_it_took(policy: str) -> None:
     trace = make_trace(1, requests_per_s=4 * capacity_requests_per_s(Costs()), duration_s=4.0)
     config = EngineConfig(num_blocks=512, check_invariants=True)
+    config = config_for(POLICIES[policy], config)
     run = Simulation(POLICIES[policy], config, Costs(), 1).run(trace)
     assert len(run.outcomes) == len(trace)
     for outcome in run.outcomes:
@@ -43,7 +44,8 @@ def test_each_policy_answers_all_that_it_took(policy: str) -> None:
 
 def test_the_policies_differ_as_their_names_say() -> None:
     trace = make_trace(2, requests_per_s=4 * capacity_requests_per_s(Costs()), duration_s=15.0)
-    config = without_refusals(EngineConfig(num_blocks=512))
+    # Nobody is refused, so that all have the same requests.
+    config = config_for(Fcfs, EngineConfig(num_blocks=512))
     started: dict[str, list[int]] = {}
     for name, policy in POLICIES.items():
         outcomes = Simulation(policy, config, Costs(), 1).run(trace).outcomes
@@ -95,5 +97,5 @@ def test_overload_leaves_vips_and_goodput_alone() -> None:
     assert len(loaded) == len(alone) > 150
     assert percentile(loaded, 0.99) <= 1.2 * percentile(alone, 0.99)
     assert max(waits) <= config.ageing_ms / 1000
-    fcfs = Simulation(POLICIES["FCFS"], without_refusals(config), costs, 0).run(traces[0])
+    fcfs = Simulation(Fcfs, config_for(Fcfs, config), costs, 0).run(traces[0])
     assert goodputs[0] >= 0.97 * fcfs.goodput
