@@ -78,9 +78,14 @@ def test_it_draws_what_happens(context: BrowserContext, gateway: GatewayThread) 
     first = page.locator("figure", has_text="Time to first token, p99")
     expect(first).to_contain_text("ms", timeout=15_000)
     expect(page.locator("figure canvas")).to_have_count(15)
-    drawn = first.locator("canvas").evaluate(
-        "node => node.getContext('2d').getImageData(0, 0, node.width, node.height).data"
-        ".some((value, index) => index % 4 === 0 && value === 42)"
+    # The line of a plot that has a value in every reading, in the colour of its name.
+    drawn = (
+        page.locator("figure", has_text="Sockets")
+        .locator("canvas")
+        .evaluate(
+            "node => node.getContext('2d').getImageData(0, 0, node.width, node.height).data"
+            ".some((value, index) => index % 4 === 0 && value === 42)"
+        )
     )
     assert drawn
     page.emulate_media(color_scheme="dark")
