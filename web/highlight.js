@@ -49,11 +49,24 @@ export function highlight(code, lang) {
 		const kind = kindOf(match.groups, words, name === "sql")
 		if (kind === null || match[0] === "") continue
 		if (match.index > at) nodes.push(code.slice(at, match.index))
-		nodes.push({ tag: "span", attrs: { class: `hl-${kind}` }, children: [match[0]] })
+		nodes.push(spanOf(kind, match[0]))
 		at = match.index + match[0].length
 	}
 	if (at < code.length) nodes.push(code.slice(at))
 	return nodes
+}
+
+// Code that grows is coloured anew with each frame; equal spans are one object, and so left alone.
+const spans = new Map()
+const MAX_SPANS = 2000
+
+function spanOf(kind, text) {
+	const name = kind + text
+	if (!spans.has(name)) {
+		if (spans.size === MAX_SPANS) spans.clear()
+		spans.set(name, { tag: "span", attrs: { class: `hl-${kind}` }, children: [text] })
+	}
+	return spans.get(name)
 }
 
 function commentPattern(name) {

@@ -37,12 +37,26 @@ const TOKEN = new RegExp(
 	"g",
 )
 
+// Finished texts and their nodes: those of a list or table are asked for again with each frame.
+const known = new Map()
+const MAX_KNOWN = 2000
+
 /**
  * @param {string} text   The text of one block.
  * @param {boolean} open  More text is to come: what is begun at the end is shown as if finished.
- * @param {number} [depth] Of nested links.
+ * @returns {readonly MarkdownNode[]} The same object for the same finished text.
  */
-export function parseInline(text, open, depth = 0) {
+export function parseInline(text, open) {
+	if (open) return parse(text, open, 0)
+	if (!known.has(text)) {
+		if (known.size === MAX_KNOWN) known.clear()
+		known.set(text, parse(text, open, 0))
+	}
+	return known.get(text)
+}
+
+/** @param {number} depth Of nested links. */
+function parse(text, open, depth) {
 	const parts = []
 	const token = new RegExp(TOKEN)
 	let at = 0
@@ -93,14 +107,14 @@ function readLink(text, bracket, start, open, depth) {
 	if (!match) {
 		const unfinished = open && !/[)\n]/.test(text.slice(close + 1))
 		return unfinished
-			? { nodes: parseInline(label, false, depth + 1), end: text.length }
+			? { nodes: parse(label, false, depth + 1), end: text.length }
 			: { nodes: [bracket], end: start }
 	}
 	const address = safeAddress(unescape(match[1] ?? match[2]))
 	if (address === null) return { nodes: [bracket], end: start }
 	const end = close + 1 + match[0].length
 	if (bracket === "![") return { nodes: [link(address, [`🖼 ${label || "image"}`])], end }
-	return { nodes: [link(address, withoutLinks(parseInline(label, false, depth + 1)))], end }
+	return { nodes: [link(address, withoutLinks(parse(label, false, depth + 1)))], end }
 }
 
 function matchingBracket(text, start) {

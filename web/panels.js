@@ -3,7 +3,7 @@
  * the figures, the keys, the editor of a message.
  */
 
-import { byId } from "./dom.js"
+import { byId, element } from "./dom.js"
 import { listenToKeys } from "./shortcuts.js"
 
 /** Where this browser remembers what is open. */
@@ -14,6 +14,8 @@ const WIDE = matchMedia("(min-width: 60rem)")
 export class Panels {
 	#chat
 	#key
+	/** @type {Promise<any>|null} */
+	#style = null
 	/** @type {import("./chats.js").Chats|null} */
 	#chats = null
 	/** @type {import("./hud.js").Hud|null} */
@@ -110,9 +112,22 @@ export class Panels {
 		module?.showKeys()
 	}
 
+	#loadStyle() {
+		return new Promise((resolve, reject) => {
+			const link = element("link", { rel: "stylesheet", href: "panels.css", onload: resolve })
+			link.onerror = () => {
+				link.remove()
+				this.#style = null
+				reject(new Error("no panels.css"))
+			}
+			document.head.append(link)
+		})
+	}
+
 	/** @returns {Promise<any>} Null if the server cannot be reached. */
 	async #load(file) {
 		try {
+			await (this.#style ??= this.#loadStyle())
 			return await import(`./${file}${this.#failures ? `?${this.#failures}` : ""}`)
 		} catch {
 			this.#failures++

@@ -62,6 +62,7 @@ export class MarkdownView {
 }
 
 function patchChildren(parent, from, before, after) {
+	if (before === after) return
 	after.forEach((node, i) => {
 		if (i < before.length) patchNode(parent, parent.childNodes[from + i], before[i], node)
 		else parent.append(create(node))
@@ -70,8 +71,8 @@ function patchChildren(parent, from, before, after) {
 }
 
 function patchNode(parent, dom, before, after) {
+	if (before === after) return
 	if (typeof before === "string" && typeof after === "string") {
-		if (before === after) return
 		if (after.startsWith(before)) dom.appendData(after.slice(before.length))
 		else dom.data = after
 	} else if (isSameElement(before, after)) {
@@ -82,11 +83,10 @@ function patchNode(parent, dom, before, after) {
 }
 
 function isSameElement(before, after) {
-	return (
-		before.tag !== undefined &&
-		before.tag === after.tag &&
-		JSON.stringify(before.attrs) === JSON.stringify(after.attrs)
-	)
+	if (before.tag === undefined || before.tag !== after.tag) return false
+	const [one, other] = [before.attrs ?? {}, after.attrs ?? {}]
+	for (const name in other) if (one[name] !== other[name]) return false
+	return Object.keys(one).length === Object.keys(other).length
 }
 
 function container(dom, node) {

@@ -142,7 +142,7 @@ def test_the_page_is_small_and_local(chat: ChatPage) -> None:
 
 def test_all_panels_together_stay_small() -> None:
     files = [path for path in WEB.iterdir() if path.suffix in (".html", ".css", ".js", ".svg")]
-    assert sum(path.stat().st_size for path in files) <= 136_000
+    assert sum(path.stat().st_size for path in files) <= 138_000
 
 
 def test_a_hidden_tab_gets_its_text_at_once(chat: ChatPage) -> None:
