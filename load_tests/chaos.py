@@ -174,6 +174,8 @@ def judge(
             num_moved += moves > 0
             num_moves += moves
             wrong += complaint
+            if wrong:
+                wrong.append(f"its log ends with {last_event(client, request_id)}")
         result.wrong += [f"answer {number} ({one.response_ids}): {line}" for line in wrong]
     result.taken_over = (num_moved, num_moves)
     result.sockets = (sum(o.num_sockets for o in asked), sum(o.num_resumed for o in asked))
@@ -198,6 +200,12 @@ def judge_log(client: redis_module.Redis, request_id: str) -> tuple[list[str], i
     if ends and isinstance(ends[0], Finished) and ends[0].usage.completion_tokens != num_tokens:
         wrong.append(f"{ends[0].usage.completion_tokens} tokens charged, {num_tokens} shown")
     return wrong, sum(isinstance(event, TakenOver) for event in events)
+
+
+def last_event(client: redis_module.Redis, request_id: str) -> str:
+    """For people."""
+    entries = client.xrevrange(keys.log(request_id), count=1)
+    return str(entries[0][1]["e"])[:300] if entries else "nothing"
 
 
 def _difference(text: str, expected: str) -> str:

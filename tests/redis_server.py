@@ -43,9 +43,13 @@ class RedisServer:
         folder: Data and socket; short enough for a socket's path.
         binary: Which server.
         append_only: Whether data survives `kill` and `start`.
+
+    Attributes:
+        options: Further arguments of the next start.
     """
 
     def __init__(self, folder: Path, *, binary: str | None = None, append_only: bool = False):
+        self.options: tuple[str, ...] = ()
         self._folder = folder
         self._binary = binary or system_binary()
         self._append_only = append_only
@@ -60,8 +64,11 @@ class RedisServer:
                 *(self._binary, "--port", "0", "--unixsocket", str(self._socket)),
                 *("--dir", str(self._folder), "--save", "", "--loglevel", "warning"),
                 *("--appendonly", "yes" if self._append_only else "no"),
+                *self.options,
             ],
             stdout=subprocess.DEVNULL,
+            # A write beyond a size limit is to fail, not to end the server.
+            restore_signals=False,
         )
         deadline = time.monotonic() + START_S
         while True:
