@@ -120,7 +120,7 @@ class Edge:
         principal = await self._caller(scope, headers)
         scope["state"][PRINCIPAL] = principal
         if scope["type"] == "websocket":
-            async with self._limiter.connection(principal):
+            async with self._limiter.connections.hold(principal):
                 await self._app(scope, receive, answer.send)
             return
         await self._serve_limited(scope, receive, answer, principal)

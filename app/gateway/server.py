@@ -161,7 +161,7 @@ class Gateway:
         await self._engine.start()
         await self.realtime.start()
         work = [asyncio.create_task(file.watch()) for file in self.config.watched_files]
-        work.append(asyncio.create_task(self._limiter.renew_forever()))
+        work.append(asyncio.create_task(self._limiter.connections.renew_forever()))
         work.append(asyncio.create_task(self.board.run()))
         try:
             yield

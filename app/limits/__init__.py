@@ -1,7 +1,8 @@
 """How much a caller may ask for: budgets by tenant and tier, kept in Redis."""
 
+from app.limits.charge import Charge, RateLimited
 from app.limits.foresight import foreseen_tokens
-from app.limits.limiter import Charge, Limiter, RateLimited
+from app.limits.limiter import Limiter
 from app.limits.policy import NO_LIMITS, Budget, LimitPolicy, parse_limits
 from app.limits.state import RateLimit, Standing
 

@@ -20,91 +20,30 @@ can begin anyway, and a socket that is open should stay so.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from functools import partial
-from importlib import resources
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
-from app.auth.principal import Allowance, Principal
+from app.auth.principal import Principal
+from app.limits.charge import BUSY_RETRY_MS, Charge, RateLimited, charge_key
+from app.limits.connections import ConnectionPlaces
 from app.limits.policy import Budget, LimitPolicy
+from app.limits.scripts import LimitScripts
 from app.limits.state import RateLimit, Standing
-from app.protocol.ids import new_id
 from app.redis_client import make_client
-from engine.contract import Overloaded
 
-logger = logging.getLogger(__name__)
-
-# Commands at once; further ones wait their turn, which is no failure of Redis.
-MAX_ASKING = 16
-# Longest that one may take, and how long nothing is asked after one has failed.
-ASK_TIMEOUT_S = 3.0
-DOWN_S = 1.0
-CONNECTION_LEASE_S = 60.0
-RENEW_S = 15.0
-RENEWED_AT_ONCE = 500
 # Leases outlive the response's deadline by this, as its terminal event may be late.
 LEASE_GRACE_S = 10.0
-# What a full house is told; nobody knows when somebody leaves.
-BUSY_RETRY_MS = 1000
+CLOSE_TIMEOUT_S = 1.0
 MAX_CLOSED = 10_000
-_NAMES = ("take", "settle", "connect", "renew")
 # Whoever answers the request of this context learns from it where the caller stands.
 standing: ContextVar[list[Standing] | None] = ContextVar("standing", default=None)
-
-
-class RateLimited(Overloaded):
-    """A budget is used up.
-
-    Attributes:
-        standing: Where the caller stands.
-    """
-
-    default_code = "rate_limit_exceeded"
-
-    def __init__(self, message: str, retry_after_ms: int, standing: Standing) -> None:
-        super().__init__(message, retry_after_ms=retry_after_ms)
-        self.standing = standing
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """What a response was charged.
-
-    Attributes:
-        response_id: Whose.
-        tokens: As foreseen.
-        budgets: Where it was charged; empty if nowhere.
-        standing: What is left.
-    """
-
-    response_id: str
-    tokens: int
-    budgets: tuple[Budget, ...]
-    standing: Standing
-
-    def to_wire(self) -> dict[str, Any]:
-        """What settling it takes."""
-        return {
-            "id": self.response_id,
-            "tokens": self.tokens,
-            "budgets": [[b.name, b.allowance.tokens_per_min] for b in self.budgets],
-        }
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Charge:
-        """Read `to_wire`'s answer back."""
-        budgets = [Budget(name, Allowance(tokens_per_min=n)) for name, n in wire["budgets"]]
-        return cls(wire["id"], wire["tokens"], tuple(budgets), Standing())
 
 
 class Limiter:
@@ -115,6 +54,9 @@ class Limiter:
         policy: The limits as they stand now.
         response_lease_s: Longest that a response runs.
         redis: A pooled client to share; made (and closed) here by default.
+
+    Attributes:
+        connections: Places for sockets.
     """
 
     def __init__(
@@ -129,23 +71,19 @@ class Limiter:
         self._redis = redis or make_client(redis_url, "repartee-limits")
         self._policy = policy
         self._lease_ms = int((response_lease_s + LEASE_GRACE_S) * 1000)
-        folder = resources.files(__package__) / "lua"
-        common = (folder / "common.lua").read_text()
-        self._scripts = {
-            name: self._redis.register_script(common + (folder / f"{name}.lua").read_text())
-            for name in _NAMES
-        }
-        self._connections: dict[str, set[str]] = {}
+        self._scripts = LimitScripts(self._redis)
+        self.connections = ConnectionPlaces(self._redis, self._scripts, policy)
         # Until when requests of a budget are refused, as far as known, and under which policy.
         self._closed: dict[str, tuple[float, RateLimited]] = {}
         self._closed_by = policy()
-        self._turns = asyncio.Semaphore(MAX_ASKING)
-        self._ask_again_at = 0.0
-        self._is_down = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Close the client, if it was made here."""
+        """Let what is under way end, and close the client, if it was made here."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
+        for task in tuple(self._tasks):
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._owns_redis:
             await self._redis.aclose()
@@ -190,7 +128,7 @@ class Limiter:
             return Charge(response_id, tokens, (), Standing())
         charge = Charge(response_id, tokens, budgets, Standing())
         try:
-            reply = await self._run("take", *self._take_args(budgets, response_id, tokens))
+            reply = await self._scripts.run("take", *self._take_args(budgets, response_id, tokens))
         except asyncio.CancelledError:
             # It may have been charged all the same.
             self._spawn(self.settle(charge, 0))
@@ -224,73 +162,20 @@ class Limiter:
         used = charge.tokens if used_tokens is None else used_tokens
         keys = [f"{b.name}:{kind}" for b in charge.budgets for kind in ("tok", "run")]
         limits = [b.allowance.tokens_per_min or 0 for b in charge.budgets]
-        await self._run("settle", keys, [charge.response_id, charge.tokens, used, *limits])
-        await self._ask(lambda: self._redis.unlink(_charge_key(charge.response_id)))
+        args = [charge.response_id, charge.tokens, used, *limits]
+        await self._scripts.insist("settle", keys, args)
+        await self._scripts.ask(lambda: self._redis.unlink(charge_key(charge.response_id)))
 
     async def settle_for_another(self, response_id: str, used_tokens: int | None) -> None:
         """A response has ended that another gateway charged."""
-        data = await self._ask(lambda: self._redis.get(_charge_key(response_id)))
+        data = await self._scripts.ask(lambda: self._redis.get(charge_key(response_id)))
         if data is not None:
             await self.settle(Charge.from_wire(orjson.loads(data)), used_tokens)
 
     async def _publish(self, charge: Charge) -> None:
         """Let other gateways know what was charged."""
-        key, wire = _charge_key(charge.response_id), orjson.dumps(charge.to_wire())
-        await self._ask(lambda: self._redis.set(key, wire, px=self._lease_ms))
-
-    @asynccontextmanager
-    async def connection(self, principal: Principal) -> AsyncIterator[None]:
-        """A place for one socket, as long as it is open.
-
-        Raises:
-            RateLimited: the tenant has as many as it may.
-        """
-        policy = self._policy().budgets(principal)
-        budgets = [budget for budget in policy if budget.allowance.connections]
-        if not budgets:
-            yield
-            return
-        connection_id = new_id("con_")
-        names = [f"{budget.name}:con" for budget in budgets]
-        limits = [budget.allowance.connections or 0 for budget in budgets]
-        lease_ms = int(CONNECTION_LEASE_S * 1000)
-        reply = await self._run("connect", names, [connection_id, lease_ms, *limits])
-        if reply:
-            raise RateLimited(
-                f"At most {limits[reply - 1]} sockets may be open at once.",
-                BUSY_RETRY_MS,
-                Standing(),
-            )
-        for name in names:
-            self._connections.setdefault(name, set()).add(connection_id)
-        try:
-            yield
-        finally:
-            await self._disconnect(names, connection_id)
-
-    async def renew_forever(self) -> None:
-        """Keep the places of open sockets."""
-        while True:
-            await asyncio.sleep(RENEW_S)
-            await self.renew()
-
-    async def renew(self) -> None:
-        """Keep the places of open sockets once."""
-        lease_ms = int(CONNECTION_LEASE_S * 1000)
-        for name, open_ids in list(self._connections.items()):
-            ids = list(open_ids)
-            for start in range(0, len(ids), RENEWED_AT_ONCE):
-                part = ids[start : start + RENEWED_AT_ONCE]
-                await self._run("renew", [name], [lease_ms, *part])
-
-    async def _disconnect(self, names: list[str], connection_id: str) -> None:
-        for name in names:
-            open_ids = self._connections[name]
-            open_ids.discard(connection_id)
-            if not open_ids:
-                del self._connections[name]
-        for name in names:
-            await self._ask(partial(self._redis.zrem, name, connection_id))
+        key, wire = charge_key(charge.response_id), orjson.dumps(charge.to_wire())
+        await self._scripts.ask(lambda: self._redis.set(key, wire, px=self._lease_ms))
 
     def _take_args(
         self, budgets: tuple[Budget, ...], response_id: str, tokens: int
@@ -339,36 +224,6 @@ class Limiter:
         noted = standing.get()
         if noted is not None:
             noted[:] = [where]
-
-    async def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
-        """Run a script; None if Redis cannot be asked."""
-        return await self._ask(lambda: self._scripts[name](keys=keys, args=args))
-
-    async def _ask(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Redis's reply; None if it cannot be asked."""
-        async with self._turns:
-            if time.monotonic() < self._ask_again_at:
-                return None
-            try:
-                async with asyncio.timeout(ASK_TIMEOUT_S):
-                    reply = await ask()
-            except (RedisError, OSError, TimeoutError) as error:
-                self._ask_again_at = time.monotonic() + DOWN_S
-                self._complain(error)
-                return None
-        self._is_down = False
-        return reply
-
-    def _complain(self, error: Exception) -> None:
-        """Say once that the limits do not hold."""
-        if not self._is_down:
-            reason = str(error) or type(error).__name__
-            logger.warning("limits are not enforced: Redis failed: %s", reason)
-        self._is_down = True
-
-
-def _charge_key(response_id: str) -> str:
-    return f"rp:charge:{{{response_id}}}"
 
 
 def _standing(budgets: tuple[Budget, ...], numbers: list[int]) -> Standing:

@@ -18,7 +18,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from app.auth import Allowance, Principal
-from app.limits import NO_LIMITS, LimitPolicy, RateLimited
+from app.limits import NO_LIMITS, LimitPolicy, RateLimited, scripts
 from app.limits.limiter import Limiter
 from engine.contract import Tier
 from tests.redis_server import RedisServer, free_port, system_binary
@@ -184,6 +184,22 @@ async def test_another_gateway_settles_what_its_own_does_not(
     await other.take(ACME, "r1", 1)
 
 
+async def test_a_settlement_is_not_lost_while_redis_is_away(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts, "DOWN_S", 0.1)
+    policy = LimitPolicy(NO_LIMITS, default=Allowance(concurrent_responses=1))
+    limiter = Limiter(own_redis.url, lambda: policy, response_lease_s=60)
+    charge = await limiter.take(ACME, "r0", 5)
+    own_redis.kill()
+    settling = asyncio.create_task(limiter.settle(charge, 5))
+    await until(lambda: limiter._scripts._is_down)
+    own_redis.start()
+    await settling
+    await limiter.take(ACME, "r1", 5)
+    await limiter.close()
+
+
 async def test_many_at_once_get_exactly_what_there_is(limiter_with: MakeLimiter) -> None:
     gateways = [limiter_with(requests_per_min=10, concurrent_responses=10) for _ in range(3)]
 
@@ -240,9 +256,9 @@ async def test_a_cluster_finds_every_call_in_one_slot(
     ann = Principal("acme", Tier.VIP, subject="ann", allowance=Allowance(2, 500, 2, 1))
     charge = await limiter.take(ann, "r0", 100)
     assert [limit.remaining for limit in charge.standing.limits] == [1, 400]
-    async with limiter.connection(ann):
-        await limiter.renew()
-        await refusal(limiter.connection(ann).__aenter__())
+    async with limiter.connections.hold(ann):
+        await limiter.connections.renew()
+        await refusal(limiter.connections.hold(ann).__aenter__())
     await limiter.settle(charge, 10)
     await limiter.settle_for_another("r0", 10)
     standing = await limiter.count(ann)
@@ -280,18 +296,18 @@ async def test_what_is_known_to_be_refused_needs_no_redis(
 
 async def test_sockets_have_places(redis: Redis, limiter_with: MakeLimiter) -> None:
     limiter, other = limiter_with(connections=2), limiter_with(connections=2)
-    async with limiter.connection(ACME):
-        async with other.connection(ACME):
+    async with limiter.connections.hold(ACME):
+        async with other.connections.hold(ACME):
             with pytest.raises(RateLimited, match="At most 2 sockets"):
-                async with limiter.connection(ACME):
+                async with limiter.connections.hold(ACME):
                     pass
             assert await redis.zcard(f"{NAME}:con") == 2
-        async with limiter.connection(ACME):
+        async with limiter.connections.hold(ACME):
             pass
         # A Redis that lost everything hears of open sockets again.
         await redis.flushall()
-        await limiter.renew()
-        await other.renew()
+        await limiter.connections.renew()
+        await other.connections.renew()
         assert await redis.zcard(f"{NAME}:con") == 1
     assert await redis.zcard(f"{NAME}:con") == 0
 
@@ -301,7 +317,7 @@ async def test_a_dead_gateways_sockets_are_forgotten(
 ) -> None:
     limiter = limiter_with(connections=1)
     await redis.zadd(f"{NAME}:con", {"con_dead": 1.0})
-    async with limiter.connection(ACME):
+    async with limiter.connections.hold(ACME):
         assert await redis.zcard(f"{NAME}:con") == 1
         assert 0 < await redis.pttl(f"{NAME}:con") <= 61_000
 
@@ -326,8 +342,11 @@ async def test_a_cancelled_request_is_given_back(redis: Redis, limiter_with: Mak
 
 
 async def test_without_redis_everybody_passes(
-    forgetful_redis: RedisServer, caplog: pytest.LogCaptureFixture
+    forgetful_redis: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(scripts, "DOWN_S", 0.01)
     policy = LimitPolicy(NO_LIMITS, default=Allowance(1, 1, 1, 1))
     limiter = Limiter(forgetful_redis.url, lambda: policy, response_lease_s=60)
     forgetful_redis.kill()
@@ -335,11 +354,11 @@ async def test_without_redis_everybody_passes(
     for number in range(3):
         charge = await limiter.take(ACME, f"r{number}", 100)
         assert charge.standing.limits == ()
-        async with limiter.connection(ACME):
+        async with limiter.connections.hold(ACME):
             await limiter.settle(charge, 5)
     assert len([r for r in caplog.records if "not enforced" in r.message]) == 1
     forgetful_redis.start()
-    limiter._ask_again_at = 0.0
+    await asyncio.sleep(0.02)
     await limiter.count(ACME)
     await refusal(limiter.count(ACME))
     await limiter.close()
@@ -352,7 +371,7 @@ async def test_without_limits_redis_is_not_asked(forgetful_redis: RedisServer) -
         before = client.info("stats")["total_commands_processed"]
         charge = await limiter.take(ACME, "r0", 5)
         await limiter.settle(charge, 5)
-        async with limiter.connection(ACME):
-            await limiter.renew()
+        async with limiter.connections.hold(ACME):
+            await limiter.connections.renew()
         assert client.info("stats")["total_commands_processed"] == before + 1
     await limiter.close()
