@@ -14,6 +14,7 @@ from engine.cuda_ahead import Ahead, AheadLength, covered
 from engine.cuda_chunk import DecodeChunk, Rows
 from engine.cuda_memory import MAX_GRAPHS, gauges
 from engine.cuda_prefill import PIECE_LENGTHS, PrefillPiece
+from engine.cuda_verify import VerifyStep, graph_size
 from engine.kv_blocks import (
     copy_kv_blocks,
     kv_bytes_per_token,
@@ -45,9 +46,9 @@ class CudaRunner:
     Sequences that decode with plain sampling (any temperature, top_k, top_p, min_p) go
     through a CUDA graph, captured when its batch size first occurs, replayed once a token
     with all state on the device, and read back once a plan; further tokens are made ahead
-    while the host works on those. A prefill piece that comes alone has graphs by length.
-    Everything else goes in one eager pass: long or several pieces, drafts, and rows with
-    penalties, bias or masked tokens, which get one token a plan.
+    while the host works on those. A prefill piece that comes alone has graphs by length,
+    and so have decodes with drafts. Everything else goes in one eager pass: long or several
+    pieces, and rows with penalties, bias or masked tokens, which get one token a plan.
 
     Args:
         model: The model, on `device`.
@@ -81,6 +82,7 @@ class CudaRunner:
             // model.config.num_layers,
         )
         self._pieces: dict[int, PrefillPiece] = {}
+        self._verifies: dict[tuple[int, int], VerifyStep] = {}
         self._ahead: Ahead | None = None
         self._ahead_length = AheadLength(max_decode_steps // 2)
         # Of the current plan: spent on graphs that the next of its kind finds.
@@ -104,6 +106,10 @@ class CudaRunner:
         """See `engine.step.Runner`."""
         started = time.perf_counter()
         self._setup_s = 0.0
+        tokens = self._verify(plan)
+        if tokens is not None:
+            took_s = time.perf_counter() - started - self._setup_s
+            return StepOutput(tokens, StepTimes(forward_s=took_s), self._setup_s)
         chunked: list[tuple[Work, SamplingRow]] = []
         eager: list[Work] = []
         for item in plan.work:
@@ -112,7 +118,7 @@ class CudaRunner:
                 eager.append(item)
             else:
                 chunked.append((item, row))
-        tokens: dict[int, list[int]] = {}
+        tokens = {}
         if eager:
             tokens |= self._run_eager(StepPlan(tuple(eager)))
         if len(chunked) <= ROW_COUNTS[-1]:
@@ -193,8 +199,8 @@ class CudaRunner:
             kept[key] = kept.pop(key)
             return kept[key]
         started = time.perf_counter()
-        if len(self._chunks) + len(self._pieces) >= MAX_GRAPHS:
-            fuller: dict[Any, Any] = max(self._chunks, self._pieces, key=len)
+        if len(self._chunks) + len(self._pieces) + len(self._verifies) >= MAX_GRAPHS:
+            fuller: dict[Any, Any] = max(self._chunks, self._pieces, self._verifies, key=len)
             self._ahead = None
             del fuller[next(iter(fuller))]
         kept[key] = make()
@@ -250,6 +256,24 @@ class CudaRunner:
             item.sequence.id: (first + last)[: item.num_decode_steps]
             for (item, _), first, last in zip(work, early, rest, strict=False)
         }
+
+    def _verify(self, plan: StepPlan) -> dict[int, list[int]] | None:
+        """Tokens of a plan of decodes with drafts, by a graph; None if it isn't for one."""
+        size = graph_size(plan.work, ROW_COUNTS)
+        if size is None:
+            return None
+        inputs = StepInputs(plan, self._block_size)
+        if any(row.bias or row.seen or row.masked for row in inputs.rows):
+            return None
+
+        def make() -> VerifyStep:
+            return VerifyStep(
+                self._model.forward, self._caches, *size, self._max_blocks, self._device,
+                self._pool,
+            )  # fmt: skip
+
+        step = self._kept(self._verifies, size, make)
+        return accepted_tokens(plan, step.run(inputs, inputs.rows))
 
     def _run_eager(self, plan: StepPlan) -> dict[int, list[int]]:
         inputs = StepInputs(plan, self._block_size)
