@@ -49,11 +49,14 @@ class Drafts:
         """Forget what was not sent yet: the message itself is here, or the socket gone."""
         self._latest = None
 
-    async def close(self) -> None:
-        """The person left: nothing need be kept for them."""
+    def stop(self) -> None:
+        """The socket is gone."""
         self.drop()
         if self._task is not None:
             self._task.cancel()
+
+    async def release(self) -> None:
+        """The person left: nothing need be kept for them."""
         try:
             await self._responses.engine.release(self._conversation.session_id)
         except ReparteeError as error:

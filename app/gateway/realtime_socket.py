@@ -94,6 +94,7 @@ class RealtimeSocket:
         self.watch = watch
         self._throttles = throttles
         self._inbox: asyncio.Queue[str] = asyncio.Queue(INBOX_EVENTS)
+        self._subscription = subscription
         self._running: dict[str, RunningResponse] = {}
         self._drafts = Drafts(conversation, responses, watch.principal)
         self._goodbye: tuple[int, str] | None = None
@@ -130,7 +131,9 @@ class RealtimeSocket:
             self.watch.stop()
             self._tabs.close()
             self._detach()
-            self._responses.spawn(self._drafts.close())
+            self._drafts.stop()
+            if self._subscription.is_only:
+                self._responses.spawn(self._drafts.release())
 
     def drain(self, code: int, reason: str) -> None:
         """Close once nothing runs here."""

@@ -70,7 +70,7 @@ class SessionRoutes:
         try:
             if running is not None:
                 await self._responses.engine.cancel(running)
-            await self._responses.engine.release(session_id)
+            await self._responses.engine.release(session_id, everywhere=True)
         except ReparteeError as error:
             # The answer has nowhere to go any more, and ends at its deadline.
             logger.warning("what %s left in the engine stays a while: %s", session_id, error)

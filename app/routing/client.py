@@ -45,6 +45,7 @@ from engine.contract import (
     Unavailable,
     Warm,
     WorkerState,
+    conversation_tag,
     keys,
 )
 from engine.contract.sampling import MAX_SEED
@@ -268,16 +269,25 @@ class EngineClient:
         with redis_errors("warm"):
             await self._commands.send(worker_id, warm)
 
-    async def release(self, conversation_id: str) -> None:
+    async def release(self, conversation_id: str, *, everywhere: bool = False) -> None:
         """A conversation is closed: its KV need not be kept for it.
+
+        Args:
+            conversation_id: Which.
+            everywhere: It is gone for good: also where other gateways had it sent.
 
         Raises:
             Unavailable: Redis failed.
         """
-        worker_id = self._homes.forget(conversation_id)
-        if worker_id is not None and self._directory.status(worker_id) is not Status.DEAD:
-            with redis_errors("release"):
-                await self._commands.send(worker_id, Release(conversation_id))
+        home = self._homes.forget(conversation_id)
+        worker_ids = set() if home is None else {home}
+        if everywhere:
+            tag = conversation_tag(conversation_id)
+            worker_ids |= {state.worker_id for state in self._live() if tag in state.held}
+        for worker_id in worker_ids:
+            if self._directory.status(worker_id) is not Status.DEAD:
+                with redis_errors("release"):
+                    await self._commands.send(worker_id, Release(conversation_id))
 
     async def drain(self, worker_id: str) -> None:
         """Ask a worker to leave as after SIGTERM; whoever started it may start another.

@@ -46,9 +46,20 @@ class Subscription:
 
     def __init__(self) -> None:
         self.session_id: str | None = None
+        self._others: set[Subscription] = set()
         self._held: deque[Change] = deque(maxlen=MAX_HELD)
         self._on_change: Callable[[Change], None] | None = None
         self._on_version: Callable[[int], None] | None = None
+
+    @property
+    def is_only(self) -> bool:
+        """Whether nobody else listens to the conversation here."""
+        return not self._others - {self}
+
+    def join(self, session_id: str, others: set[Subscription]) -> None:
+        """The feed follows a conversation for this listener and others."""
+        self.session_id, self._others = session_id, others
+        others.add(self)
 
     def listen(
         self, on_change: Callable[[Change], None], on_version: Callable[[int], None]
@@ -119,8 +130,7 @@ class ChangeFeed:
         Raises:
             Unavailable: Redis failed.
         """
-        subscription.session_id = session_id
-        self._subscriptions.setdefault(session_id, set()).add(subscription)
+        subscription.join(session_id, self._subscriptions.setdefault(session_id, set()))
         confirmed = self._confirmed.get(session_id)
         if confirmed is None:
             confirmed = asyncio.get_running_loop().create_future()

@@ -308,3 +308,17 @@ async def test_a_response_that_no_worker_took_is_not_waited_for(
     events = await receive_until(two, "response.done")
     assert events[0]["type"] == "conversation.item.added" and text_of(events) == "fine"
     assert "repartee.resynced" not in kinds(events)
+
+
+async def test_the_last_tab_lets_go_of_the_kv(gateway: LiveGateway) -> None:
+    async with AsyncExitStack() as stack:
+        one, two, session_id = await open_tabs((gateway, gateway), stack)
+        await send(one, user(say("x")), CREATE)
+        await receive_until(one, "response.done")
+        await one.close()
+        # A turn on the other tab shows that the first one's end was carried out.
+        await send(two, user(say("y")), CREATE)
+        await receive_until(two, "response.done")
+        await until(lambda: len(gateway.gateway.realtime.sockets) == 1)
+        assert gateway.engine.released == []
+    await until(lambda: gateway.engine.released == [session_id])

@@ -83,3 +83,20 @@ async def test_a_gateway_that_knows_nothing_believes_the_heartbeat(redis_url: st
             await collect(stream)
         await client.release("c")
         await until(lambda: engines[1].released == ["c"])
+
+
+async def test_who_is_gone_for_good_is_forgotten_wherever_it_is_held(redis_url: str) -> None:
+    engines = [FakeEngine(), FakeEngine()]
+    engines[1].held[conversation_tag("c")] = 512
+    async with (
+        running_worker(redis_url, engines[0], worker_id="w0"),
+        running_worker(redis_url, engines[1], worker_id="w1"),
+        running_client(redis_url) as client,
+    ):
+        await until(
+            lambda: any(worker.held for worker in client.workers()) and len(client.workers()) == 2
+        )
+        await client.release("c")
+        await client.release("c", everywhere=True)
+        await until(lambda: engines[1].released == ["c"])
+    assert engines[0].released == []
