@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine.contract.tier_values import parse_tier_values, tier_values_text
+
 ENVIRONMENT_PREFIX = "REPARTEE_"
 
 Value = str | int | float | tuple[str, ...]
@@ -91,6 +93,20 @@ def _seconds(high: float) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def _tiers(default: str, low: float, high: float) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        return tier_values_text(parse_tier_values(text, default, low=low, high=high))
+
+    return parse
+
+
+def _ageing(text: str) -> float:
+    value = _seconds(86_400)(text)
+    if not value:
+        raise ValueError("seconds above 0, at most 86400")
+    return value
 
 
 def _choice(*values: str) -> Callable[[str], str]:
@@ -217,6 +233,35 @@ OPTIONS: tuple[Option, ...] = (
         256,
         "number",
         "Most requests that run at once; further ones wait.",
+        "",
+        (SERVE, WORKER),
+    ),
+    Option(
+        "max-wait",
+        _tiers("vip=10,standard=7,batch=20", 0.001, 86_400),
+        "vip=10,standard=7,batch=20",
+        "tier=seconds,…",
+        "Longest predicted wait with which a request of each tier is taken; one that would wait "
+        "longer is told when to come again. A number alone is for all tiers.",
+        "",
+        (SERVE, WORKER),
+    ),
+    Option(
+        "max-waiting",
+        _tiers("vip=1024,standard=1024,batch=1024", 1, 1_000_000),
+        "vip=1024,standard=1024,batch=1024",
+        "tier=number,…",
+        "Most requests of each tier that wait. A number alone is for each of them.",
+        "",
+        (SERVE, WORKER),
+    ),
+    Option(
+        "ageing",
+        _ageing,
+        10.0,
+        "seconds",
+        "After this long a waiting request passes newer ones of the next higher tier; a standard "
+        "request that was taken has started by then.",
         "",
         (SERVE, WORKER),
     ),

@@ -83,6 +83,11 @@ class WorkerSettings:
         kv_blocks: KV cache blocks; 0 is sized by window and free memory.
         host_kv_mb: MiB for packed KV blocks outside the cache; 0 for none.
         max_running: Most requests that run at once; at least 1.
+        max_wait: Longest predicted wait with which each tier is taken, seconds, as
+            `parse_tier_values` reads it.
+        max_waiting: Most requests of each tier that wait, likewise.
+        ageing_s: Seconds after which a waiting request passes newer ones of the next
+            higher tier.
         speculation: off, ngram or auto.
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
@@ -102,6 +107,9 @@ class WorkerSettings:
     kv_blocks: int
     host_kv_mb: int
     max_running: int
+    max_wait: str
+    max_waiting: str
+    ageing_s: float
     speculation: str
     threads: int
     device: str
@@ -319,6 +327,9 @@ class _Values:
             kv_blocks=self.integer("kv-blocks"),
             host_kv_mb=self.integer("host-kv-mb"),
             max_running=self.integer("max-running"),
+            max_wait=self.text("max-wait"),
+            max_waiting=self.text("max-waiting"),
+            ageing_s=self.seconds("ageing"),
             speculation=self.text("speculation"),
             threads=self.integer("threads"),
             device=self.text("device"),

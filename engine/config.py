@@ -17,8 +17,9 @@ class EngineConfig:
         block_size: Tokens a block holds.
         max_running: Most sequences in the batch; memory and step time usually
             limit it before.
-        max_waiting: Most sequences of one tier waiting; one more is refused as
-            Overloaded.
+        vip_max_waiting: Most VIP requests waiting; one more is refused as Overloaded.
+        standard_max_waiting: The same for standard requests.
+        batch_max_waiting: The same for batch requests.
         vip_max_wait_ms: A VIP request whose predicted wait is longer is refused as
             Overloaded, milliseconds.
         standard_max_wait_ms: The same for standard requests.
@@ -56,7 +57,9 @@ class EngineConfig:
     num_blocks: int
     block_size: int = 16
     max_running: int = 256
-    max_waiting: int = 1024
+    vip_max_waiting: int = 1024
+    standard_max_waiting: int = 1024
+    batch_max_waiting: int = 1024
     vip_max_wait_ms: float = 10_000.0
     standard_max_wait_ms: float = 7_000.0
     batch_max_wait_ms: float = 20_000.0
@@ -78,7 +81,10 @@ class EngineConfig:
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_blocks", "block_size", "max_running", "max_waiting"):
+        for name in (
+            *("num_blocks", "block_size", "max_running"),
+            *("vip_max_waiting", "standard_max_waiting", "batch_max_waiting"),
+        ):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in (
             *("target_step_ms", "prefill_step_ms", "ageing_ms"),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from engine.config import EngineConfig
-from engine.contract import Overloaded
+from engine.contract import Overloaded, Tier
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import Totals
@@ -32,7 +32,11 @@ class Gate:
         totals: Totals,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._config = config
+        self._max_waiting = {
+            Tier.VIP: config.vip_max_waiting,
+            Tier.STANDARD: config.standard_max_waiting,
+            Tier.BATCH: config.batch_max_waiting,
+        }
         self._scheduler = scheduler
         self._totals = totals
         self._wall_clock = wall_clock
@@ -50,7 +54,7 @@ class Gate:
             return
         retry_after_ms = max(math.ceil(wait_s * 1000), RETRY_AFTER_MS)
         num_waiting = sum(other.request.tier is tier for other in self._scheduler.waiting)
-        if num_waiting >= self._config.max_waiting:
+        if num_waiting >= self._max_waiting[tier]:
             self._totals.refused[tier.value] += 1
             raise Overloaded(
                 f"The queue is full: {num_waiting} {tier.value} requests wait.",

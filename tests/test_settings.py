@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from app.models import ModelFile
 from app.options import OPTIONS, markdown_table, options_of
 from app.settings import (
     DEFAULT_REDIS_URL,
@@ -13,6 +14,7 @@ from app.settings import (
     worker_settings,
 )
 from app.startup_error import StartupError
+from app.worker_process import worker_command
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT_FOR_GOOD = {
@@ -97,6 +99,9 @@ def test_an_unknown_variable_stops_start_up(variable: str, hint: str) -> None:
         ("compute", "fp16", "one of auto, int16, int8, fp32"),
         ("kv-dtype", "int4", "one of auto, bf16, int8, fp8"),
         ("head", "bf16", "one of auto, int8, int4"),
+        ("max-wait", "gold=1", "tier=number for vip, standard and batch"),
+        ("max-waiting", "vip=0", "tier=number for vip, standard and batch"),
+        ("ageing", "0", "seconds above 0"),
         ("log-level", "INFO", "one of debug"),
         ("allowed-origins", "chat.example.org", "origins such as"),
     ],
@@ -151,3 +156,15 @@ def test_a_gateway_reads_its_own_environment_back(tmp_path: Path) -> None:
 def test_the_documented_table_is_this_table() -> None:
     page = (ROOT / "docs" / "options.md").read_text()
     assert markdown_table() in page, "docs/options.md is stale: run `make docs`"
+
+
+def test_limits_of_the_queue_reach_the_worker() -> None:
+    values = {"max-wait": "standard=2.5", "max-waiting": "9", "ageing": "4"}
+    settings = worker_settings(values, {})
+    command = worker_command(settings, ModelFile("m", Path("/m.gguf"), "GGUF Q4_1", 1, "package"))
+    for flag, value in (
+        ("--max-wait", "vip=10,standard=2.5,batch=20"),
+        ("--max-waiting", "vip=9,standard=9,batch=9"),
+        ("--ageing", "4"),
+    ):
+        assert command[command.index(flag) + 1] == value

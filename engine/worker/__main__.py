@@ -21,6 +21,7 @@ from typing import Any
 from engine.contract.logs import FORMATS, configure_logging
 from engine.loading.errors import ModelFileError
 from engine.loading.head import HEAD_KINDS
+from engine.queue_limits import DEFAULT_WAITING, DEFAULT_WAITS_S, QueueLimits
 from engine.worker.build import BuildError, build_engine
 from engine.worker.worker import Worker
 
@@ -34,6 +35,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kv-blocks", type=int, default=0)
     parser.add_argument("--host-kv-mb", type=int, default=0)
     parser.add_argument("--max-running", type=int, default=256)
+    parser.add_argument("--max-wait", default=DEFAULT_WAITS_S)
+    parser.add_argument("--max-waiting", default=DEFAULT_WAITING)
+    parser.add_argument("--ageing", type=float, default=10.0)
     parser.add_argument("--speculation", choices=("off", "ngram", "auto"), default="off")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -46,6 +50,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--log-format", choices=FORMATS, default="text")
     return parser.parse_args(argv)
+
+
+def _limits(options: argparse.Namespace) -> QueueLimits:
+    try:
+        return QueueLimits.parse(options.max_wait, options.max_waiting, options.ageing)
+    except ValueError as error:
+        raise BuildError(f"--max-wait and --max-waiting take {error}") from None
 
 
 def _report(done: float, stage: str) -> None:
@@ -75,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             host_kv_mb=options.host_kv_mb,
             max_running=options.max_running,
             speculation=options.speculation,
+            limits=_limits(options),
             threads=options.threads,
             device=options.device,
             compute=options.compute,

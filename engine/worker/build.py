@@ -22,6 +22,7 @@ from engine.kv_codec import KvCodec
 from engine.loading.head import HeadKind
 from engine.loading.loader import LoadedModel, load_model
 from engine.model.config import ModelConfig
+from engine.queue_limits import QueueLimits
 from engine.runner import CpuRunner
 from engine.worker.build_error import BuildError
 from kernels import native
@@ -47,6 +48,7 @@ def build_engine(
     host_kv_mb: int = 0,
     max_running: int = 256,
     speculation: Speculation = "off",
+    limits: QueueLimits | None = None,
     threads: int = 0,
     device: str = "auto",
     compute: str = "auto",
@@ -63,6 +65,7 @@ def build_engine(
         host_kv_mb: MiB for packed KV blocks that leave the pool; 0 drops them.
         max_running: Most requests that run at once.
         speculation: See `EngineConfig`.
+        limits: How long and how many may wait; None leaves the defaults.
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
         compute: int16, int8 or fp32; auto is int16. See `kernels.pack`.
@@ -111,7 +114,7 @@ def build_engine(
             "memory"
         )
     return Engine(
-        config,
+        limits.apply(config) if limits else config,
         card=loaded.card,
         runner=runner,
         vocabulary=loaded.tokenizer,

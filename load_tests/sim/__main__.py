@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -15,10 +15,9 @@ from engine.contract import Tier
 from load_tests.measure import percentile
 from load_tests.sim import report
 from load_tests.sim.aims import TraceRuns, aims
-from load_tests.sim.machine import Costs
-from load_tests.sim.policies import POLICIES, config_for
-from load_tests.sim.simulate import Run, Simulation, capacity_requests_per_s
-from load_tests.sim.trace import make_trace
+from load_tests.sim.jobs import Job, run_job
+from load_tests.sim.policies import POLICIES
+from load_tests.sim.simulate import Run
 
 UNLOADED = 0.2
 # The same VIP requests at the same times without the other tiers.
@@ -38,43 +37,21 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One policy on one trace; of one tier alone if so asked."""
-
-    policy: str
-    load: float
-    seed: int
-    seconds: float
-    blocks: int
-    tier: Tier | None = None
-
-    def run(self) -> Run:
-        costs = Costs()
-        policy = POLICIES[self.policy]
-        config = config_for(policy, EngineConfig(num_blocks=self.blocks))
-        rate = self.load * capacity_requests_per_s(costs)
-        trace = make_trace(self.seed, requests_per_s=rate, duration_s=self.seconds)
-        if self.tier is not None:
-            trace = [arrival for arrival in trace if arrival.tier is self.tier]
-        return Simulation(policy, config, costs, self.seed).run(trace)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all and say what came of it."""
     options = _parse(argv)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     worst = max(options.loads)
-    kinds: dict[tuple[float, str], list[_Job]] = {}
+    kinds: dict[tuple[float, str], list[Job]] = {}
     for load in options.loads:
         for name in options.policies:
             kinds[load, name] = [
-                _Job(name, load, seed, options.seconds, options.blocks) for seed in seeds
+                Job(name, load, seed, options.seconds, options.blocks) for seed in seeds
             ]
     kinds[worst, ALONE] = [replace(job, tier=Tier.VIP) for job in kinds[worst, "Repartee"]]
     jobs = [job for listed in kinds.values() for job in listed]
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
-        runs = iter(list(pool.map(_Job.run, jobs)))
+        runs = iter(list(pool.map(run_job, jobs)))
     results = {kind: [next(runs) for _ in listed] for kind, listed in kinds.items()}
     _report(options, results, worst)
     return 0

@@ -82,7 +82,9 @@ def config_for(policy: type[Scheduler], config: EngineConfig) -> EngineConfig:
         return config
     return replace(
         config,
-        max_waiting=1_000_000,
+        vip_max_waiting=1_000_000,
+        standard_max_waiting=1_000_000,
+        batch_max_waiting=1_000_000,
         vip_max_wait_ms=_FOREVER_MS,
         standard_max_wait_ms=_FOREVER_MS,
         batch_max_wait_ms=_FOREVER_MS,

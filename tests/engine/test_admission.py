@@ -76,7 +76,7 @@ def test_each_tier_has_a_limit_of_its_own() -> None:
 
 
 def test_max_waiting_counts_a_tier() -> None:
-    bench = busy(max_waiting=2)
+    bench = busy(standard_max_waiting=2)
     taken, refusal = fill(bench, Tier.STANDARD)
     assert taken == 2
     assert "2 standard requests wait" in refusal.message

@@ -19,7 +19,7 @@ def test_defaults_are_valid() -> None:
         {"num_blocks": 0},
         {"block_size": 0},
         {"max_running": 0},
-        {"max_waiting": 0},
+        {"standard_max_waiting": 0},
         {"max_step_tokens": 8},
         {"target_step_ms": 0.0},
         {"prefill_step_ms": -1.0},

@@ -241,7 +241,7 @@ def test_nothing_to_sample_fails_that_request_alone() -> None:
 
 
 def test_a_full_queue_is_overloaded() -> None:
-    bench = Bench(max_waiting=2)
+    bench = Bench(standard_max_waiting=2)
     bench.add("a")
     bench.add("b")
     with pytest.raises(Overloaded, match="2 standard requests wait") as caught:

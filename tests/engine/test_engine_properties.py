@@ -112,7 +112,7 @@ _configs = st.fixed_dictionaries(
         "num_kv_tokens": st.integers(48, 240),
         "block_size": st.sampled_from([1, 4, 16]),
         "max_running": st.integers(1, 6),
-        "max_waiting": st.integers(2, 20),
+        "standard_max_waiting": st.integers(2, 20),
         "max_step_tokens": st.sampled_from([16, 64]),
         "target_step_ms": st.sampled_from([5.0, 40.0]),
         "ageing_ms": st.sampled_from([50.0, 10_000.0]),

@@ -115,7 +115,7 @@ def test_another_text_of_the_same_tokens_is_refused() -> None:
 
 
 def test_what_was_begun_elsewhere_is_taken_however_full() -> None:
-    bench = Bench(max_waiting=1, max_running=1)
+    bench = Bench(standard_max_waiting=1, max_running=1)
     for name in "bc":
         bench.add(name, max_tokens=8)
         bench.engine.step()
