@@ -168,8 +168,10 @@ async def test_slw_03_a_slow_stream_loses_nothing(redis_url: str, open_chat: Ope
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_hlt_01_a_worker_that_dies_ends_its_answers(redis_url: str, stream: bool) -> None:
-    async with running_gateway(redis_url) as gateway:
+async def test_hlt_01_answers_without_a_worker_end_at_their_deadline(
+    redis_url: str, stream: bool
+) -> None:
+    async with running_gateway(redis_url, answer_timeout_s=3.0) as gateway:
         asking = asyncio.create_task(gateway.chat(LONG, stream=stream))
         await gateway.running(1)
         assert gateway.worker is not None
@@ -177,9 +179,11 @@ async def test_hlt_01_a_worker_that_dies_ends_its_answers(redis_url: str, stream
         gateway.worker.stop()
         response = await asking
         if stream:
-            assert '"error":' in response.text
+            assert '"code":"no_worker"' in response.text
         else:
             assert response.status_code == 503
+            assert response.json()["error"]["code"] == "no_worker"
+            assert int(response.headers["retry-after"]) >= 1
 
 
 async def test_met_01_the_page_of_metrics_is_well_formed(gateway: LiveGateway) -> None:
