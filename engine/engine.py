@@ -31,6 +31,7 @@ from engine.sequence import Sequence
 from engine.stats import EngineStats, Totals
 from engine.step import Runner, StepOutput, StepPlan, StepTimes
 from engine.step_trace import StepRecord, StepTrace
+from engine.system_prompts import SystemPrompts
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Engine:
         )
         max_retained = int(config.num_blocks * config.retained_share)
         self.retention = Retention(self.scheduler.blocks, max_retained, config.retained_s)
+        self.system_prompts = SystemPrompts(self.scheduler.blocks)
         self.totals = Totals()
         self.trace = StepTrace()
         self.draining = False
@@ -83,7 +85,14 @@ class Engine:
         self._intake = Intake(config, vocabulary, self._preparer.max_sequence_tokens, clock)
         self._gate = Gate(config, self.scheduler, self.totals, wall_clock)
         self._answers = Answers(config, self.scheduler, self.retention, self.totals, wall_clock)
-        self._gauges = Gauges(self.scheduler, self.retention, self.totals, runner.gauges, clock)
+        self._gauges = Gauges(
+            self.scheduler,
+            self.retention,
+            self.system_prompts,
+            totals=self.totals,
+            device=runner.gauges,
+            clock=clock,
+        )
 
     @property
     def sequences(self) -> dict[str, Sequence]:
@@ -131,6 +140,8 @@ class Engine:
             self.scheduler.warm_ups.end(request.conversation_id)
         events = self._answers.begin(seq)
         self.scheduler.add(seq)
+        if prepared.system is not None:
+            self.system_prompts.note(prepared.system, prepared.block_names)
         events += self._answers.end_if_made(seq, self._clock())
         self._check()
         return events

@@ -8,6 +8,7 @@ from engine.contract.keys import WORKER_BEAT_S
 from engine.retention import Retention
 from engine.scheduler import Scheduler
 from engine.stats import EngineStats, Totals
+from engine.system_prompts import SystemPrompts
 
 
 class Gauges:
@@ -16,6 +17,7 @@ class Gauges:
     Args:
         scheduler: The engine's.
         retention: The engine's.
+        system_prompts: The engine's.
         totals: The engine's.
         device: Gauges of the runner's device.
         clock: Seconds, monotonic.
@@ -25,12 +27,15 @@ class Gauges:
         self,
         scheduler: Scheduler,
         retention: Retention,
+        system_prompts: SystemPrompts,
+        *,
         totals: Totals,
         device: Callable[[], Mapping[str, float]],
         clock: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
         self._retention = retention
+        self._system_prompts = system_prompts
         self._totals = totals
         self._device = device
         self._clock = clock
@@ -70,15 +75,19 @@ class Gauges:
             "repartee_engine_retained_conversations": len(self._retention),
             "repartee_engine_retained_blocks": scheduler.blocks.num_kept,
             "repartee_engine_cached_blocks": scheduler.blocks.num_named,
+            # Blocks that somebody refers to while nothing runs: always 0.
+            "repartee_engine_leaked_blocks": (
+                0 if scheduler.running else scheduler.blocks.num_used
+            ),
         }
         if scheduler.swaps.host is not None:
             counters.update(scheduler.swaps.host.counters())
         return counters
 
     def _held_now(self) -> dict[str, int]:
-        """What is kept for conversations, looked up no more often than heartbeats tell it."""
+        """What is held for whom, looked up no more often than heartbeats tell it."""
         now = self._clock()
         if now - self._held_at >= WORKER_BEAT_S:
             self._held_at = now
-            self._held = self._retention.held()
+            self._held = {**self._system_prompts.held(), **self._retention.held()}
         return self._held

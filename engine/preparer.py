@@ -19,6 +19,7 @@ from engine.contract import (
 from engine.contract.sampling import MAX_SEED
 from engine.drafts import stable_tokens
 from engine.prefix_cache import extend_names, root_name
+from engine.system_prompts import SystemPrompt, SystemPromptSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Prepared:
         block_names: Names of the full blocks of the prompt and of what was made already.
         root_name: Parent of the first block.
         seed: The request's, or one drawn for it.
+        system: What it shares with other chats; None for nothing worth telling of.
     """
 
     request: GenerateRequest
@@ -38,6 +40,7 @@ class Prepared:
     block_names: list[bytes]
     root_name: bytes
     seed: int
+    system: SystemPrompt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class Preparer:
         self._config = config
         self._card = card
         self._encode_chat = encode_chat
+        self._system_sizes = SystemPromptSizes(encode_chat, config.block_size)
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -102,6 +106,7 @@ class Preparer:
         if self._config.prefix_cache:
             made = request.progress.tokens if request.progress is not None else ()
             extend_names(names, root, [*tokens, *made], self._config.block_size)
+        system = self._system_sizes.of(self._card.id, request.tenant, request.messages, tokens)
         seed = request.sampling.seed
         return Prepared(
             request=request,
@@ -109,6 +114,7 @@ class Preparer:
             block_names=names,
             root_name=root,
             seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
+            system=system if self._config.prefix_cache else None,
         )
 
     def prepare_warm_up(self, warm: Warm) -> PreparedWarmUp:

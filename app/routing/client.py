@@ -47,6 +47,7 @@ from engine.contract import (
     WorkerState,
     conversation_tag,
     keys,
+    system_tag,
 )
 from engine.contract.sampling import MAX_SEED
 
@@ -261,7 +262,7 @@ class EngineClient:
         Raises:
             Unavailable: Redis failed.
         """
-        chosen = policy.choose_to_warm(self._candidates(warm.model, warm.conversation_id))
+        chosen = policy.choose_to_warm(self._candidates(warm))
         if chosen is None:
             return
         worker_id = chosen.state.worker_id
@@ -391,7 +392,7 @@ class EngineClient:
                 code="redis_unavailable",
                 retry_after_ms=1000,
             )
-        candidates = self._candidates(request.model, request.conversation_id)
+        candidates = self._candidates(request)
         chosen = policy.choose(request, candidates, max_waiting=self._max_waiting)
         if request.conversation_id is not None:
             self._homes.note(request.conversation_id, chosen.state.worker_id)
@@ -399,7 +400,7 @@ class EngineClient:
 
     def _choose_next(self, request: GenerateRequest) -> str | None:
         """Who goes on with a response: however busy, better than nobody."""
-        candidates = self._candidates(request.model, request.conversation_id)
+        candidates = self._candidates(request)
         if not candidates:
             return None
         worker_id = policy.choose(request, candidates, max_waiting=sys.maxsize).state.worker_id
@@ -408,15 +409,16 @@ class EngineClient:
             self._homes.note(request.conversation_id, worker_id)
         return worker_id
 
-    def _candidates(self, model: str, conversation_id: str | None) -> list[Candidate]:
+    def _candidates(self, asked: GenerateRequest | Warm) -> list[Candidate]:
+        system = system_tag(asked.model, asked.tenant, asked.messages)
         return [
             Candidate(
                 state,
                 self._num_unseen(state.worker_id),
-                self._homes.num_held(conversation_id, state) if conversation_id else 0,
+                self._homes.num_held(asked.conversation_id, state, system),
             )
             for state in self._live()
-            if state.card.id == model
+            if state.card.id == asked.model
         ]
 
     def _num_unseen(self, worker_id: str) -> int:

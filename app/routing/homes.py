@@ -1,4 +1,4 @@
-"""Which worker holds a conversation's prefix, by its own word and by what was sent to it."""
+"""Which worker holds a prompt's beginning, by its own word and by what was sent to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,18 @@ class Homes:
         """Drop a conversation; returns where it was sent last, if known."""
         return self._homes.pop(conversation_id, None)
 
-    def num_held(self, conversation_id: str, state: WorkerState) -> int:
-        """Tokens of a conversation's prompt that a worker has; 1 if they can't be told."""
-        held = state.held.get(conversation_tag(conversation_id), 0)
-        return max(held, int(self._homes.get(conversation_id) == state.worker_id))
+    def num_held(
+        self, conversation_id: str | None, state: WorkerState, system: str | None = None
+    ) -> int:
+        """Tokens of a prompt that a worker has; 1 if they can't be told.
+
+        Args:
+            conversation_id: Whose prompt; None for one outside any conversation.
+            state: The worker's last word.
+            system: `system_tag` of the prompt.
+        """
+        held = 0 if system is None else state.held.get(system, 0)
+        if conversation_id is not None:
+            held = max(held, state.held.get(conversation_tag(conversation_id), 0))
+            held = max(held, int(self._homes.get(conversation_id) == state.worker_id))
+        return held

@@ -13,6 +13,9 @@ from engine.contract import GenerateRequest, Overloaded, Unavailable, WorkerStat
 # two more, so that an almost idle one isn't passed over for an idle one.
 HOLDER_EXCESS = 1.5
 HOLDER_EXCESS_REQUESTS = 2
+# Workers that hold this share of what the first holds are as good: the least loaded of
+# them gets the request, so that chats on one system prompt spread over its holders.
+AS_GOOD = 0.9
 
 # Requests that may wait at one worker before it counts as full.
 MAX_WAITING = 256
@@ -88,7 +91,9 @@ def choose_to_warm(
 
 def _pick(candidates: Sequence[Candidate], rng: random.Random | None) -> Candidate:
     least = min(candidate.load for candidate in candidates)
-    holder = max(candidates, key=lambda candidate: candidate.num_held)
+    most = max(candidate.num_held for candidate in candidates)
+    holders = [one for one in candidates if one.num_held >= AS_GOOD * most]
+    holder = min(holders, key=lambda candidate: candidate.load)
     even_share = least * max(1, holder.state.num_blocks)
     if holder.num_held and (
         holder.num_requests <= HOLDER_EXCESS * even_share + HOLDER_EXCESS_REQUESTS

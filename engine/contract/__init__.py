@@ -57,7 +57,13 @@ from engine.contract.messages import (
     command_from_wire,
 )
 from engine.contract.progress import Progress
-from engine.contract.registry import ModelCard, WorkerState, conversation_tag
+from engine.contract.registry import (
+    ModelCard,
+    WorkerState,
+    conversation_tag,
+    leading_system,
+    system_tag,
+)
 from engine.contract.sampling import SamplingParams
 
 __all__ = [
@@ -100,5 +106,7 @@ __all__ = [
     "conversation_tag",
     "error_from_wire",
     "event_from_wire",
+    "leading_system",
     "progress_of",
+    "system_tag",
 ]

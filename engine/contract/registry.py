@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import Any
+
+from engine.contract.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,24 @@ def conversation_tag(conversation_id: str) -> str:
     return hashlib.blake2b(conversation_id.encode(), digest_size=6).hexdigest()
 
 
+def leading_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The system turns with which a prompt begins."""
+    return tuple(takewhile(lambda message: message.role in ("system", "developer"), messages))
+
+
+def system_tag(model: str, tenant: str, messages: Sequence[Message]) -> str | None:
+    """Short name of the system prompt that a tenant's chats begin with; None without one."""
+    system = leading_system(messages)
+    if not system:
+        return None
+    digest = hashlib.blake2b(digest_size=6, person=b"system")
+    for part in (model, tenant, *(part for m in system for part in (m.role, m.content))):
+        text = part.encode(errors="surrogatepass")
+        digest.update(len(text).to_bytes(8, "little"))
+        digest.update(text)
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerState:
     """One heartbeat.
@@ -53,8 +74,8 @@ class WorkerState:
         decode_tokens_per_s: Moving average over all sequences; 0 if unknown.
         draining: Takes no new requests.
         metrics: Monotonic counters and gauges by Prometheus name, for `/metrics`.
-        held: Tokens of a prefix kept for a conversation, by `conversation_tag`; the
-            latest conversations only.
+        held: Tokens of a prefix kept for a conversation, by `conversation_tag`, and of
+            a system prompt, by `system_tag`; the latest only.
     """
 
     worker_id: str

@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 
 from app.routing.homes import MAX_HOMES, Homes
-from engine.contract import ModelCard, Warm, WorkerState, conversation_tag
+from engine.contract import (
+    Message,
+    ModelCard,
+    Warm,
+    WorkerState,
+    conversation_tag,
+    system_tag,
+)
 from tests.fakes.engine import FakeEngine
 from tests.spine import collect, make_request, running_client, running_worker, until
 
@@ -30,6 +37,32 @@ def test_what_was_sent_here_counts_before_any_heartbeat() -> None:
     assert homes.num_held("c", state("b", {conversation_tag("c"): 64})) == 64
     assert homes.forget("c") == "a"
     assert homes.forget("c") is None
+
+
+def test_a_system_prompt_counts_for_chats_that_are_new() -> None:
+    messages = (Message("system", "You are kind."), Message("user", "hi"))
+    tag = system_tag("m", "t", messages)
+    holder = state("a", {tag: 512, conversation_tag("c"): 700})
+    assert Homes().num_held("new", holder, tag) == 512
+    assert Homes().num_held(None, holder, tag) == 512
+    # A chat's own prefix is longer.
+    assert Homes().num_held("c", holder, tag) == 700
+    assert Homes().num_held("new", holder, system_tag("m", "t", messages[1:])) == 0
+
+
+def test_a_system_prompts_tag_is_the_tenants_and_the_models() -> None:
+    messages = (Message("system", "You are kind."), Message("user", "hi"))
+    tags = {
+        system_tag("m", "t", messages),
+        system_tag("m", "u", messages),
+        system_tag("n", "t", messages),
+        system_tag("m", "t", (Message("system", "You are rude."),)),
+        system_tag("m", "t", (Message("developer", "You are kind."),)),
+        system_tag("m", "t", (Message("system", "You are"), Message("system", " kind."))),
+    }
+    assert len(tags) == 6
+    assert system_tag("m", "t", messages[:1]) == system_tag("m", "t", messages)
+    assert system_tag("m", "t", messages[1:]) is None
 
 
 def test_only_so_many_are_remembered() -> None:

@@ -72,6 +72,13 @@ def test_a_holder_is_at_most_half_again_busier_and_two(running: int, expected: s
     assert chosen(candidate("a", held=900, running=running), candidate("b", running=4)) == expected
 
 
+def test_holders_of_about_as_much_share() -> None:
+    assert chosen(candidate("a", held=900, running=3), candidate("b", held=896, running=1)) == "b"
+    busy = candidate("c", held=0)
+    assert chosen(candidate("a", held=900, running=3), candidate("b", held=900), busy) == "b"
+    assert chosen(candidate("a", held=900, running=2), candidate("b", held=500)) == "a"
+
+
 def test_a_full_holder_is_passed_over() -> None:
     assert chosen(candidate("a", held=900, waiting=10), candidate("b", running=30)) == "b"
 
