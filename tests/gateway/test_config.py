@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from app.auth import Allowance, Principal
 from app.gateway.config import GatewayConfig
 from app.settings import GatewaySettings
 from app.startup_error import StartupError
+from engine.contract import Tier
+from tests.auth.test_tokens import EDDSA, key_set
 
 KEY = "sk-0123456789abcdef"
 SETTINGS = GatewaySettings(
@@ -62,6 +65,39 @@ def test_wrong_key_files_are_named(tmp_path: Path, text: str) -> None:
 def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="nowhere"):
         GatewayConfig.from_settings(replace(SETTINGS, api_keys_file=tmp_path / "nowhere"))
+
+
+def test_tokens_keys_are_keys(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text(key_set(EDDSA))
+    config = GatewayConfig.from_settings(replace(SETTINGS, host="0.0.0.0", token_keys_file=file))
+    assert config.needs_key
+    assert config.takes_tokens
+    assert [watched.path for watched in config.watched_files] == [file]
+    file.write_text('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}')
+    with pytest.raises(StartupError, match="--token-keys-file") as caught:
+        GatewayConfig.from_settings(replace(SETTINGS, token_keys_file=file))
+    assert "c2VjcmV0" not in caught.value.line()
+
+
+def test_built_in_limits_are_for_those_with_keys(tmp_path: Path) -> None:
+    keys, limits = tmp_path / "keys", tmp_path / "limits.toml"
+    keys.write_text(KEY)
+    limits.write_text("[default]\nconnections = 7\n")
+    caller = Principal("default", Tier.STANDARD)
+    assert GatewayConfig.from_settings(SETTINGS).current_limits.budgets(caller) == ()
+    opened = GatewayConfig.from_settings(replace(SETTINGS, limits_file=limits))
+    (budget,) = opened.current_limits.budgets(caller)
+    assert budget.allowance == Allowance(connections=7)
+    keyed = GatewayConfig.from_settings(replace(SETTINGS, api_keys_file=keys, limits_file=limits))
+    (budget,) = keyed.current_limits.budgets(caller)
+    assert budget.allowance.connections == 7
+    assert budget.allowance.requests_per_min
+    keyed = GatewayConfig.from_settings(replace(SETTINGS, api_keys_file=keys))
+    assert keyed.current_limits.budgets(caller)
+    limits.write_text("[default]\nnothing = 7\n")
+    with pytest.raises(StartupError, match=r"--limits-file .* 'nothing'"):
+        GatewayConfig.from_settings(replace(SETTINGS, limits_file=limits))
 
 
 def test_wrong_values_are_named() -> None:

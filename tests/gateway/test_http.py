@@ -243,6 +243,9 @@ async def test_org_04_every_status_carries_the_headers(redis_url: str) -> None:
         assert preflight.status_code == 204
         assert preflight.headers["access-control-allow-origin"] == app
         assert "authorization" in preflight.headers["access-control-allow-headers"]
+        assert "DELETE" in preflight.headers["access-control-allow-methods"]
+        varies = {name.strip().lower() for name in preflight.headers["vary"].split(",")}
+        assert varies >= {"origin", "access-control-request-headers"}
         listed = await gateway.http.get("/v1/models", headers=headers)
         assert listed.headers["access-control-allow-origin"] == app
         # Nothing of an earlier origin stays for a caller without one.

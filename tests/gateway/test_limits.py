@@ -78,6 +78,19 @@ async def test_every_answer_says_where_the_caller_stands(redis_url: str) -> None
         assert RATE_HEADERS | {"retry-after-ms"} <= set(exposed.split(", "))
 
 
+async def test_the_responses_api_counts_likewise(redis_url: str) -> None:
+    async with limited(redis_url, requests_per_min=3, concurrent_responses=2) as gateway:
+        for given, status, left in (("hi", 200, "2"), (7, 400, "1"), ("hi", 200, "0")):
+            body = {"input": given}
+            answer = await gateway.http.post("/v1/responses", json=body, headers=HEADERS)
+            assert answer.status_code == status, answer.text
+            assert answer.headers["x-ratelimit-remaining-requests"] == left
+        refused = await gateway.http.post("/v1/responses", json={"input": "hi"}, headers=HEADERS)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        await gateway.settled()
+
+
 async def test_the_real_use_is_what_counts_in_the_end(redis_url: str) -> None:
     async with limited(redis_url, tokens_per_min=10_000) as gateway:
         answer = await chat(gateway, script(num_tokens=20), max_tokens=5000)
