@@ -28,6 +28,7 @@ export function backoffMs(tries, random) {
 
 export class Connection {
 	#options
+	/** @type {any} */
 	#socket = null
 	#state = /** @type {ConnectionState} */ ({ phase: "idle" })
 	#tries = 0

@@ -5,7 +5,7 @@
  */
 
 import { cutProblem, problemFromError } from "./problems.js"
-import { isAfter, isQuiet, newId } from "./protocol.js"
+import { isAfter, isQuiet, newMessage } from "./protocol.js"
 
 export function emptyConversation() {
 	return {
@@ -36,15 +36,7 @@ export function isRunning(message) {
  */
 export function ask(conversation, text, removes = []) {
 	const removesAfter = removes.length > 0 ? lastStored(conversation.messages) : null
-	const pending = {
-		itemId: newId("item_"),
-		text,
-		itemEventId: newId("evt_"),
-		responseEventId: newId("evt_"),
-		itemStored: false,
-		removes,
-		removesAfter,
-	}
+	const pending = { ...newMessage(text), itemStored: false, removes, removesAfter }
 	return { ...appendPending(conversation, pending), problem: null }
 }
 
@@ -95,10 +87,8 @@ export function askAgain(conversation, removes = []) {
 	const answers = itemIds(conversation.messages.slice(index + 1))
 	const atEnd = removes.length === 0 && answers.length > 0
 	const pending = {
-		itemId: user.itemId ?? newId("item_"),
-		text: user.text,
-		itemEventId: newId("evt_"),
-		responseEventId: newId("evt_"),
+		...newMessage(user.text),
+		...(user.itemId ? { itemId: user.itemId } : {}),
 		itemStored: user.status === "done",
 		removes: [...removes, ...answers],
 		removesAfter: atEnd ? lastStored(conversation.messages.slice(0, index + 1)) : null,

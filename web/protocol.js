@@ -20,6 +20,15 @@ export function newId(prefix) {
 	return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")
 }
 
+/**
+ * A person's message with ids of its own: it can be sent again without harm.
+ * @param {string} text
+ */
+export function newMessage(text) {
+	const [itemId, itemEventId, responseEventId] = ["item_", "evt_", "evt_"].map(newId)
+	return { itemId, text, itemEventId, responseEventId }
+}
+
 /** @param {Pick<Pending, "itemId"|"text"|"itemEventId">} pending */
 export function itemCreate({ itemId, text, itemEventId }) {
 	const item = {

@@ -58,7 +58,7 @@ export class View {
 		byId("reconnect").addEventListener("click", () => chat.open())
 		byId("log").addEventListener("click", (event) => this.#onLogClick(event))
 		byId("key-form").addEventListener("submit", (event) => this.#onKey(event))
-		document.addEventListener("click", ({ target }) => {
+		document.addEventListener("click", (/** @type {any} */ { target }) => {
 			if (target.closest?.("[data-close]")) target.closest("dialog").close()
 		})
 		this.#keyDialog.addEventListener("cancel", (event) => event.preventDefault())
