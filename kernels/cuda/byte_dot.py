@@ -17,7 +17,7 @@ from kernels.cuda.byte_gemv import byte_values, load_columns
 
 
 @triton.jit
-def _product(acc, weight, x, ROUNDED: tl.constexpr, DECODE: tl.constexpr, BLOCK_K: tl.constexpr):
+def _dot(acc, weight, x, ROUNDED: tl.constexpr, DECODE: tl.constexpr, BLOCK_K: tl.constexpr):
     """acc [BLOCK_N, BLOCK_M] += weight [BLOCK_N, BLOCK_K] times x [BLOCK_M, BLOCK_K], transposed.
 
     Hopper's FP8 products keep 14 bits of a sum; each tile's goes to a float32 of its own.
@@ -34,17 +34,38 @@ def _product(acc, weight, x, ROUNDED: tl.constexpr, DECODE: tl.constexpr, BLOCK_
 
 
 @triton.jit
+def _add_tile(
+    acc, low, weight, x, x_low, scale_at, ROUNDED: tl.constexpr, PAIR: tl.constexpr,
+    DECODE: tl.constexpr, GROUPED: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One tile of K onto the sums; with scales by group of columns, onto the scaled sums."""
+    if GROUPED:
+        zeros = tl.zeros_like(low)
+        part = _dot(zeros, weight, x, ROUNDED, DECODE, BLOCK_K).to(tl.float32)
+        if PAIR:
+            part = 256.0 * part
+            part += _dot(zeros, weight, x_low, ROUNDED, DECODE, BLOCK_K).to(tl.float32)
+        acc += part * tl.load(scale_at)[:, None]
+    else:
+        acc = _dot(acc, weight, x, ROUNDED, DECODE, BLOCK_K)
+        if PAIR:
+            low = _dot(low, weight, x_low, ROUNDED, DECODE, BLOCK_K)
+    return acc, low
+
+
+@triton.jit
 def _scaled(
-    acc, low, scale_at, x_scale, ROUNDED: tl.constexpr, PAIR: tl.constexpr, DECODE: tl.constexpr
-):
+    acc, low, scale_at, x_scale, ROUNDED: tl.constexpr, PAIR: tl.constexpr, DECODE: tl.constexpr,
+    GROUPED: tl.constexpr,
+):  # fmt: skip
     """The sums of whole numbers as what they stand for, float32."""
-    scale = tl.load(scale_at)
-    if DECODE:
-        scale *= 256.0
     acc = acc.to(tl.float32)
-    if PAIR:
-        acc = 256.0 * acc + low.to(tl.float32)
-    acc *= scale[:, None]
+    if not GROUPED:
+        if PAIR:
+            acc = 256.0 * acc + low.to(tl.float32)
+        acc *= tl.load(scale_at)[:, None]
+    if DECODE:
+        acc *= 256.0
     if ROUNDED:
         acc *= x_scale[None, :]
     return acc
@@ -53,7 +74,8 @@ def _scaled(
 @triton.jit(do_not_specialize=["M"])
 def byte_dot_kernel(
     x_ptr, x_scale_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, parts_ptr,
-    tickets_ptr, M, N, up_rows, x_stride, out_stride, K: tl.constexpr, BLOCK_M: tl.constexpr,
+    tickets_ptr, M, N, up_rows, all_rows, x_stride, out_stride, K: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, ROUNDED: tl.constexpr,
     PAIR: tl.constexpr, DECODE: tl.constexpr, HAS_BIAS: tl.constexpr, ADD: tl.constexpr,
     SWIGLU: tl.constexpr, PDL: tl.constexpr,
@@ -61,11 +83,13 @@ def byte_dot_kernel(
     """out[m, n] = x[m] . w[n] (+ bias) (+ residual), or SwiGLU of rows n and n + up_rows.
 
     program_id is (block of m, block of n, share of K): the blocks of m that read the same
-    weights run together. Tickets, one int32 a tile, are 0 on entry and on exit.
+    weights run together. scale is [K / GROUP, all_rows], and BLOCK_K divides GROUP unless it is
+    K. Tickets, one int32 a tile, are 0 on entry and on exit.
     """
     K_TILES: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     PER: tl.constexpr = (K_TILES + SPLIT - 1) // SPLIT
     WHOLE: tl.constexpr = K % BLOCK_K == 0
+    GROUPED: tl.constexpr = GROUP < K
     SUM: tl.constexpr = tl.int32 if ROUNDED and x_ptr.dtype.element_ty == tl.int8 else tl.float32
     m_local = tl.arange(0, BLOCK_M)
     n_local = tl.arange(0, BLOCK_N)
@@ -79,32 +103,40 @@ def byte_dot_kernel(
     weight_at = weight_ptr + row.to(tl.int64)[:, None] * K
     up_at = weight_ptr + (row + up_rows).to(tl.int64)[:, None] * K
     low_at = x_at + M.to(tl.int64) * x_stride
-    acc = tl.zeros([BLOCK_N, BLOCK_M], SUM)
-    low, up, up_low = acc, acc, acc
+    low = tl.zeros([BLOCK_N, BLOCK_M], SUM)
+    acc = low
+    if GROUPED:
+        acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    up, up_low = acc, low
     if PDL:
         gdc_wait()
     begin = tl.program_id(2) * PER
     for tile in range(begin, tl.minimum(begin + PER, K_TILES)):
         at = tile * BLOCK_K + k
         x = load_columns(x_at, at, K, WHOLE)
-        weight = load_columns(weight_at, at, K, WHOLE)
-        acc = _product(acc, weight, x, ROUNDED, DECODE, BLOCK_K)
+        x_low = x
         if PAIR:
             x_low = load_columns(low_at, at, K, WHOLE)
-            low = _product(low, weight, x_low, ROUNDED, DECODE, BLOCK_K)
+        scale_at = scale_ptr + (tile * BLOCK_K // GROUP) * all_rows + row
+        weight = load_columns(weight_at, at, K, WHOLE)
+        acc, low = _add_tile(
+            acc, low, weight, x, x_low, scale_at, ROUNDED, PAIR, DECODE, GROUPED, BLOCK_K
+        )
         if SWIGLU:
             weight = load_columns(up_at, at, K, WHOLE)
-            up = _product(up, weight, x, ROUNDED, DECODE, BLOCK_K)
-            if PAIR:
-                up_low = _product(up_low, weight, x_low, ROUNDED, DECODE, BLOCK_K)
+            up, up_low = _add_tile(
+                up, up_low, weight, x, x_low, scale_at + up_rows, ROUNDED, PAIR, DECODE, GROUPED,
+                BLOCK_K,
+            )  # fmt: skip
     if PDL:
         gdc_launch_dependents()
     x_scale = 1.0
     if ROUNDED:
         x_scale = tl.load(x_scale_ptr + m_read)
-    acc = _scaled(acc, low, scale_ptr + row, x_scale, ROUNDED, PAIR, DECODE)
+    acc = _scaled(acc, low, scale_ptr + row, x_scale, ROUNDED, PAIR, DECODE, GROUPED)
     if SWIGLU:
-        up = _scaled(up, up_low, scale_ptr + up_rows + row, x_scale, ROUNDED, PAIR, DECODE)
+        up_scale_at = scale_ptr + up_rows + row
+        up = _scaled(up, up_low, up_scale_at, x_scale, ROUNDED, PAIR, DECODE, GROUPED)
     last = tl.program_id(2) >= 0
     if SPLIT > 1:
         SIZE: tl.constexpr = BLOCK_N * BLOCK_M

@@ -37,14 +37,18 @@ def load_columns(base, k, K: tl.constexpr, WHOLE: tl.constexpr):
 
 @triton.jit
 def byte_gemv_kernel(
-    x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, N, up_rows, eps,
-    K: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DECODE: tl.constexpr,
-    HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADD: tl.constexpr, SWIGLU: tl.constexpr,
-    PDL: tl.constexpr,
+    x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, N, up_rows,
+    all_rows, eps, K: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    DECODE: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADD: tl.constexpr,
+    SWIGLU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """ROWS outputs a program, all of their weights on the way before x is waited for."""
+    """ROWS outputs a program, all of their weights on the way before x is waited for.
+
+    scale is [K / GROUP, all_rows].
+    """
     CHUNKS: tl.constexpr = (K + BLOCK - 1) // BLOCK
     WHOLE: tl.constexpr = K % BLOCK == 0
+    GROUPED: tl.constexpr = GROUP < K
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     # Rows past the last are read again instead of masked, which keeps loads whole.
     row = tl.minimum(n, N - 1)
@@ -70,6 +74,10 @@ def byte_gemv_kernel(
                 squares += x * x
             x *= tl.load(norm_ptr + k, mask=k < K, other=0.0).to(tl.float32)
         part = byte_values(weights[c], DECODE).to(tl.float32) * x[None, :]
+        if GROUPED:
+            group = tl.minimum(k // GROUP, K // GROUP - 1) * all_rows
+            scale_at = scale_ptr + group[None, :] + row[:, None]
+            part *= tl.load(scale_at)
         # Not added to zeros first, so that the sum over columns takes one operation each.
         if c == 0:
             acc = part
@@ -77,20 +85,25 @@ def byte_gemv_kernel(
             acc += part
         if SWIGLU:
             part = byte_values(ups[c], DECODE).to(tl.float32) * x[None, :]
+            if GROUPED:
+                part *= tl.load(scale_at + up_rows)
             if c == 0:
                 up_acc = part
             else:
                 up_acc += part
     # The root mean square divides the result, so that the products need not wait for it.
-    factor = tl.load(scale_ptr + row)
     inverse = 1.0
     if DECODE:
         inverse = 256.0
     if HAS_NORM:
         inverse *= tl.rsqrt(tl.sum(squares) / K + eps)
-    out = tl.sum(acc, 1) * factor * inverse
+    out = tl.sum(acc, 1) * inverse
+    if not GROUPED:
+        out *= tl.load(scale_ptr + row)
     if SWIGLU:
-        up = tl.sum(up_acc, 1) * tl.load(scale_ptr + up_rows + row) * inverse
+        up = tl.sum(up_acc, 1) * inverse
+        if not GROUPED:
+            up *= tl.load(scale_ptr + up_rows + row)
         out = up * out / (1.0 + tl.exp(-out))
     keep = n < N
     if HAS_BIAS:

@@ -94,16 +94,19 @@ def _mma(
     limit = out.shape[1] // 16
     settings = tuned("byte_mma", weight_key(weight, gated))
     warps = settings.get("warps", 4)
-    segments = settings.get("segments") or (4 if weight.columns >= 1024 else 1)
+    # What waits in registers: scales by group take their share.
+    widest = 2 if gated and weight.group < weight.columns else 4
+    segments = settings.get("segments") or (widest if weight.columns >= 1024 else 1)
     programs = min(limit, settings.get("programs", 2 * num_multiprocessors()))
     options = overlap_options()
     if "registers" in settings:
         options["maxnreg"] = settings["registers"]
     byte_mma_kernel[(programs,)](
         x, x if norm is None else norm, weight.data.view(torch.int32), weight.scale,
-        x if bias is None else bias, x if residual is None else residual, out, limit, limit, eps,
-        weight.columns, segments, warps, settings.get("depth", 1 if gated else 2),
-        weight.kind == "fp8", norm is not None, bias is not None, residual is not None, gated,
+        x if bias is None else bias, x if residual is None else residual, out, limit, limit,
+        weight.rows, eps, weight.columns, weight.group, segments, warps,
+        settings.get("depth", 1 if gated else 2), weight.kind == "fp8", norm is not None,
+        bias is not None, residual is not None, gated,
         num_warps=warps, **options,
     )  # fmt: skip
 
@@ -126,8 +129,9 @@ def _gemv(
     data, decode = _bytes(weight)
     byte_gemv_kernel[(triton.cdiv(outputs, per_program),)](
         x, x if norm is None else norm, data, weight.scale, x if bias is None else bias,
-        x if residual is None else residual, out, outputs, outputs, eps, weight.columns, block,
-        per_program, decode, norm is not None, bias is not None, residual is not None, gated,
+        x if residual is None else residual, out, outputs, outputs, weight.rows, eps,
+        weight.columns, weight.group, block, per_program, decode, norm is not None,
+        bias is not None, residual is not None, gated,
         num_warps=warps, **overlap_options(),
     )  # fmt: skip
 
@@ -158,9 +162,10 @@ def _dot(
         x, x if x_scale is None else x_scale, data, weight.scale, x if bias is None else bias,
         x if residual is None else residual, out, float_scratch(x.device, parts),
         tickets(x.device, tiles[0] * tiles[1] if split > 1 else 1), rows, outputs, outputs,
-        x.stride(0), out.stride(0), weight.columns, block_m, block_n, block_k, split,
-        x_scale is not None, x.shape[0] > rows, decode, bias is not None, residual is not None,
-        gated, num_warps=warps, num_stages=stages, **overlap_options(),
+        weight.rows, x.stride(0), out.stride(0), weight.columns, weight.group, block_m,
+        block_n, block_k, split, x_scale is not None, x.shape[0] > rows, decode,
+        bias is not None, residual is not None, gated, num_warps=warps, num_stages=stages,
+        **overlap_options(),
     )  # fmt: skip
 
 
@@ -178,6 +183,9 @@ def dot_tiles(weight: CudaWeight, rows: int, gated: bool) -> tuple[int, int, int
     block_k = 256 if block_m <= 32 else 128
     if rounding_of(weight) is None:
         block_k = 64
+    if weight.group < weight.columns:
+        # A tile has one scale a row.
+        block_k = min(128, weight.group & -weight.group)
     outputs = weight.rows // 2 if gated else weight.rows
     tiles = triton.cdiv(rows, block_m) * triton.cdiv(outputs, block_n)
     k_tiles = triton.cdiv(weight.columns, block_k)
@@ -191,7 +199,9 @@ def dot_tiles(weight: CudaWeight, rows: int, gated: bool) -> tuple[int, int, int
 def weight_key(weight: CudaWeight, gated: bool) -> str:
     """The weight's entry in the table of settings."""
     rounding = "x8" if weight.rounds_x else "x16"
-    return f"{weight.kind},{rounding},{weight.rows}x{weight.columns}{',gated' if gated else ''}"
+    group = "" if weight.group == weight.columns else f",g{weight.group}"
+    gate = ",gated" if gated else ""
+    return f"{weight.kind},{rounding},{weight.rows}x{weight.columns}{group}{gate}"
 
 
 def dot_key(weight: CudaWeight, class_m: int, gated: bool) -> str:
@@ -201,6 +211,8 @@ def dot_key(weight: CudaWeight, class_m: int, gated: bool) -> str:
 def _library_rows(weight: CudaWeight, gated: bool) -> int:
     """Rows from which `_library` is taken; more than ever come where it can't be."""
     if interpreted() or capability()[0] != 9 or weight.rows % 16 or weight.columns % 16:
+        return 1 << 30
+    if weight.group < weight.columns:
         return 1 << 30
     return tuned("byte_linear", weight_key(weight, gated)).get("library_rows", LIBRARY_ROWS)
 
@@ -217,7 +229,7 @@ def _library(
     """cuBLAS's FP8 product with a scale a row on both sides."""
     assert weight.scale is not None
     product = torch._scaled_mm(
-        q, weight.data.T, scale.unsqueeze(1), weight.scale.unsqueeze(0),
+        q, weight.data.T, scale.unsqueeze(1), weight.scale,
         out_dtype=torch.bfloat16, use_fast_accum=True,
     )  # fmt: skip
     if bias is not None:

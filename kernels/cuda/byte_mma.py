@@ -89,6 +89,38 @@ def _load_step(
 
 
 @gluon.jit
+def _load_scales(
+    scale_ptr, tile, STEP: gl.constexpr, limit, all_rows, K: gl.constexpr, GROUP: gl.constexpr,
+    SEGS: gl.constexpr, W: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    """Scales [W, 16] of one step's segments, where columns have them by group."""
+    warp = gl.expand_dims(gl.arange(0, W, layout=gl.SliceLayout(1, ROWS)), 1)
+    row = gl.expand_dims(gl.arange(0, 16, layout=gl.SliceLayout(0, ROWS)), 0)
+    scales = ()
+    for s in gl.static_range(SEGS):
+        segment = (STEP * W + warp) * SEGS + s
+        at = scale_ptr + segment * SEGMENT // GROUP * all_rows + tile * 16 + row
+        inside = (segment < K // SEGMENT) & (tile < limit)
+        scales = scales + (gl.load(at, mask=inside, other=0.0),)
+    return scales
+
+
+@gluon.jit
+def _add_segment(
+    acc, words, b, scales, s: gl.constexpr, FP8: gl.constexpr, GROUPED: gl.constexpr,
+    W: gl.constexpr, A: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """acc [W, 16, 8] += one segment's product, times its scales where there are several."""
+    a = _weight_operand(words[s], FP8, W, A)
+    if GROUPED:
+        part = gl.nvidia.ampere.mma_v2(a, b, gl.zeros([W, 16, 8], gl.float32, layout=MMA))
+        acc += gl.expand_dims(scales[s], 2) * part
+    else:
+        acc = gl.nvidia.ampere.mma_v2(a, b, acc)
+    return acc
+
+
+@gluon.jit
 def _columns(STEP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr, L: gl.constexpr):
     """Which column of x each place [SEGS * W, 64] of shared memory holds in one step.
 
@@ -97,6 +129,29 @@ def _columns(STEP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr, L: gl.cons
     row = gl.expand_dims(gl.arange(0, SEGS * W, layout=gl.SliceLayout(1, L)), 1)
     at = gl.expand_dims(gl.arange(0, SEGMENT, layout=gl.SliceLayout(0, L)), 0)
     return ((STEP * W + row % W) * SEGS + row // W) * SEGMENT + at
+
+
+@gluon.jit
+def _load_entry(
+    at, up_at, scale_ptr, warp, tile, STEP: gl.constexpr, limit, up_tiles, all_rows,
+    K: gl.constexpr, GROUP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr,
+    SWIGLU: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    """One step: words, the up projection's words, and both scales if they go by group."""
+    words = _load_step(at, warp, tile, STEP, limit, K, SEGS, W)
+    up_words = words
+    if SWIGLU:
+        up_words = _load_step(up_at, warp, tile, STEP, limit, K, SEGS, W)
+    scales = words
+    up_scales = words
+    if GROUP < K:
+        scales = _load_scales(scale_ptr, tile, STEP, limit, all_rows, K, GROUP, SEGS, W, ROWS)
+        up_scales = scales
+        if SWIGLU:
+            up_scales = _load_scales(
+                scale_ptr + up_tiles * 16, tile, STEP, limit, all_rows, K, GROUP, SEGS, W, ROWS
+            )
+    return words, up_words, scales, up_scales
 
 
 @gluon.jit
@@ -114,17 +169,17 @@ def _row_vector(pointer, tile, n_local, m, limit):
 
 @gluon.jit
 def byte_mma_kernel(
-    x_ptr, norm_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, limit, up_tiles, eps,
-    K: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr, DEPTH: gl.constexpr, FP8: gl.constexpr,
-    HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr, ADD: gl.constexpr, SWIGLU: gl.constexpr,
-    PDL: gl.constexpr,
+    x_ptr, norm_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, limit, up_tiles,
+    all_rows, eps, K: gl.constexpr, GROUP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr,
+    DEPTH: gl.constexpr, FP8: gl.constexpr, HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr,
+    ADD: gl.constexpr, SWIGLU: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """out[n] = norm(x) . w[n] (+ bias) (+ residual), or SwiGLU of two row tiles.
 
     A program walks row tiles program_id, + num_programs, ... below limit; DEPTH steps of
     words are in registers ahead of use. x is staged as float16 times the norm's weights and
     a power of two that makes its largest value at most 2 ** 15; the root mean square divides
-    the result.
+    the result. scale is [K / GROUP, all_rows].
     """
     MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [W, 1, 1], [1, 16, 8])
     A: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
@@ -135,6 +190,8 @@ def byte_mma_kernel(
     XS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     STEPS: gl.constexpr = (K + W * SEGS * SEGMENT - 1) // (W * SEGS * SEGMENT)
     S: gl.constexpr = gl.SliceLayout
+    ROWS: gl.constexpr = gl.SliceLayout(2, MMA)
+    GROUPED: gl.constexpr = GROUP < K
 
     first = gl.program_id(0)
     stride = gl.num_programs(0)
@@ -147,11 +204,12 @@ def byte_mma_kernel(
     up_at = at + up_tiles.to(gl.int64) * (4 * K)
     ring = ()
     for i in gl.static_range(DEPTH):
-        tile = first + (i // STEPS) * stride
-        entry = (_load_step(at, warp, tile, i % STEPS, limit, K, SEGS, W),)
-        if SWIGLU:
-            entry = entry + (_load_step(up_at, warp, tile, i % STEPS, limit, K, SEGS, W),)
-        ring = ring + (entry,)
+        ring = ring + (
+            _load_entry(
+                at, up_at, scale_ptr, warp, first + (i // STEPS) * stride, i % STEPS, limit,
+                up_tiles, all_rows, K, GROUP, SEGS, W, SWIGLU, ROWS,
+            ),
+        )  # fmt: skip
     norms = ()
     if HAS_NORM:
         for i in gl.static_range(STEPS):
@@ -159,10 +217,12 @@ def byte_mma_kernel(
             norms = norms + (gl.load(norm_ptr + col, mask=col < K, other=0.0),)
     n_local = gl.expand_dims(gl.arange(0, 16, layout=gl.SliceLayout(1, OUT)), 1)
     m = gl.expand_dims(gl.arange(0, 8, layout=gl.SliceLayout(0, OUT)), 0)
-    scale = _row_vector(scale_ptr, first, n_local, m, limit)
+    scale = gl.full([16, 8], 1.0, gl.float32, layout=OUT)
     up_scale = scale
-    if SWIGLU:
-        up_scale = _row_vector(scale_ptr + up_tiles * 16, first, n_local, m, limit)
+    if not GROUPED:
+        scale = _row_vector(scale_ptr, first, n_local, m, limit)
+        if SWIGLU:
+            up_scale = _row_vector(scale_ptr + up_tiles * 16, first, n_local, m, limit)
     if PDL:
         gdc_wait()
     # All that comes from memory now is asked for before any of it is waited for.
@@ -203,26 +263,28 @@ def byte_mma_kernel(
         up = acc
         for i in gl.static_range(STEPS):
             entry = ring[0]
-            next_tile = tile + ((i + DEPTH) // STEPS) * stride
-            ahead = (_load_step(at, warp, next_tile, (i + DEPTH) % STEPS, limit, K, SEGS, W),)
-            if SWIGLU:
-                ahead = ahead + (
-                    _load_step(up_at, warp, next_tile, (i + DEPTH) % STEPS, limit, K, SEGS, W),
-                )
-            ring = ring[1:] + (ahead,)
+            ring = ring[1:] + (
+                _load_entry(
+                    at, up_at, scale_ptr, warp, tile + ((i + DEPTH) // STEPS) * stride,
+                    (i + DEPTH) % STEPS, limit, up_tiles, all_rows, K, GROUP, SEGS, W, SWIGLU,
+                    ROWS,
+                ),
+            )  # fmt: skip
             keep_order()
             for s in gl.static_range(SEGS):
                 b = _x_operand(x_smem[i].slice(s * W, W, dim=0), W, B)
-                acc = gl.nvidia.ampere.mma_v2(_weight_operand(entry[0][s], FP8, W, A), b, acc)
+                acc = _add_segment(acc, entry[0], b, entry[2], s, FP8, GROUPED, W, A, MMA)
                 if SWIGLU:
-                    up = gl.nvidia.ampere.mma_v2(_weight_operand(entry[1][s], FP8, W, A), b, up)
+                    up = _add_segment(up, entry[1], b, entry[3], s, FP8, GROUPED, W, A, MMA)
         where = tile * 16 + n_local + m * 0
         total = gl.sum(acc, 0) * scale * inverse
         if SWIGLU:
             up_total = gl.sum(up, 0) * up_scale * inverse
             total = up_total * total / (1.0 + gl.exp(-total))
-            up_scale = _row_vector(scale_ptr + up_tiles * 16, tile + stride, n_local, m, limit)
-        scale = _row_vector(scale_ptr, tile + stride, n_local, m, limit)
+        if not GROUPED:
+            scale = _row_vector(scale_ptr, tile + stride, n_local, m, limit)
+            if SWIGLU:
+                up_scale = _row_vector(scale_ptr + up_tiles * 16, tile + stride, n_local, m, limit)
         if HAS_BIAS:
             total += _row_vector(bias_ptr, tile, n_local, m, limit).to(gl.float32)
         if ADD:

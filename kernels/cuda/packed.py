@@ -23,6 +23,8 @@ Kind = Literal["bf16", "int8", "fp8", "int4"]
 
 ROW_TILE = 16
 ROW_ALIGN = 64
+# Columns that must share an 8-bit weight's scale.
+BYTE_GROUP = 64
 
 
 class CudaWeight(PackedWeight):
@@ -34,8 +36,8 @@ class CudaWeight(PackedWeight):
             [row tiles, K tiles, 16 * plane].
         scale: int4: int32 [row tiles, K tiles, groups a tile, 16], a float16 scale
             in the low half and a float16 minimum in the high one. int8, fp8: float32
-            [rows]. None for bf16.
-        group: Columns that share a scale; `columns` for int8 and fp8, 0 for bf16.
+            [columns / group, rows]. None for bf16.
+        group: Columns that share a scale; 0 for bf16.
         plane: int4: columns a nibble plane covers, 64 or 32; else 0.
         dense: bf16 [rows, columns] copy of a quantised matrix, for row counts at which
             a library product on bf16 wins; None unless asked for.
@@ -95,18 +97,20 @@ def pack_weight(weight: Weight, device: torch.device, keep_dense: bool) -> CudaW
 
 
 def _pack_bytes(weight: Weight, device: torch.device, dense: torch.Tensor | None) -> CudaWeight:
-    """INT8 and FP8 with one scale a row keep their bytes; other groups become bf16.
+    """INT8 and FP8 with one scale a row or a group of 64 columns and more keep their bytes.
 
-    In groups (GGUF's Q8_0) the scales cost the kernel more than the bytes save.
+    In small groups (GGUF's Q8_0) the scales cost the kernel more than the bytes save, and
+    minimums it doesn't have: these become bf16.
     """
-    if weight.group != weight.columns or weight.minimum is not None:
+    small = weight.group != weight.columns and weight.group % BYTE_GROUP
+    if small or weight.minimum is not None:
         return pack_weight(Weight("dense", weight.dequantize()), device, keep_dense=False)
     assert weight.scale is not None
-    scale = weight.scale.float().reshape(-1).to(device).contiguous()
+    scale = weight.scale.float().T.to(device).contiguous()
     data = weight.data.to(device).contiguous()
     kind: Kind = "int8" if weight.kind == "int8" else "fp8"
     return CudaWeight(
-        kind, weight.rows, weight.columns, data, scale, weight.columns, 0, dense, weight.rounds_x
+        kind, weight.rows, weight.columns, data, scale, weight.group, 0, dense, weight.rounds_x
     )
 
 

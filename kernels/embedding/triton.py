@@ -14,10 +14,10 @@ from kernels.cuda.packed import CudaWeight
 
 @triton.jit
 def _rows_kernel(
-    ids_ptr, table_ptr, scale_ptr, out_ptr, K, BLOCK: tl.constexpr, SCALED: tl.constexpr,
-    PDL: tl.constexpr,
+    ids_ptr, table_ptr, scale_ptr, out_ptr, K, GROUP, all_rows, BLOCK: tl.constexpr,
+    SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A row of bytes or bf16, times its scale."""
+    """A row of bytes or bf16, times its scales [K / GROUP, all_rows]."""
     token = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     if PDL:
@@ -25,7 +25,7 @@ def _rows_kernel(
     row = tl.load(ids_ptr + token).to(tl.int64)
     values = tl.load(table_ptr + row * K + k, mask=k < K, other=0.0).to(tl.float32)
     if SCALED:
-        values *= tl.load(scale_ptr + row)
+        values *= tl.load(scale_ptr + k // GROUP * all_rows + row, mask=k < K, other=0.0)
     tl.store(out_ptr + token * K + k, values.to(out_ptr.dtype.element_ty), mask=k < K)
 
 
@@ -77,7 +77,7 @@ def embedding(ids: torch.Tensor, table: CudaWeight) -> torch.Tensor:
     block = 1024
     scale = table.scale if table.scale is not None else table.data
     _rows_kernel[(len(ids), triton.cdiv(columns, block))](
-        ids, table.data, scale, out, columns, block, table.scale is not None, num_warps=4,
-        **overlap_options(),
+        ids, table.data, scale, out, columns, max(1, table.group), table.rows, block,
+        table.scale is not None, num_warps=4, **overlap_options(),
     )  # fmt: skip
     return out

@@ -179,7 +179,7 @@ def expected(case: Case, weight: CudaWeight, arguments: Arguments) -> torch.Tens
         if arguments.norm is not None:
             x = x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-5) * arguments.norm.float()
     assert weight.scale is not None
-    product = x @ (weight.data.float() * weight.scale.unsqueeze(1)).T
+    product = x @ (weight.data.float() * weight.scale.T).T
     if not case.gated:
         return product
     gate, up = product.chunk(2, dim=1)

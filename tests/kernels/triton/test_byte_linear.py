@@ -15,7 +15,8 @@ from tests.kernels.triton.compare import assert_near, row_weight
 from tests.kernels.triton.conftest import DEVICE
 
 EPS = 1e-5
-SHAPES = [(1, 64), (37, 576), (66, 100)]
+# Rows, columns, and the columns that share a scale.
+SHAPES = [(1, 64, 64), (37, 576, 576), (66, 100, 100), (34, 384, 128), (32, 192, 64)]
 # Sums in another order; on the card outputs are bf16 as well.
 TOLERANCE = 2e-5 if DEVICE == "cpu" else 6e-3
 
@@ -24,6 +25,12 @@ def pack(weight: Weight, device: torch.device):
     from kernels.pack.triton import pack as pack_triton
 
     return pack_triton((weight,), device, "memory")
+
+
+def grouped(weight: Weight, group: int, rounds_x: bool) -> Weight:
+    """The weight with scales of its own for each group of columns."""
+    scale = weight.scale * (torch.rand(weight.rows, weight.columns // group) + 0.5)
+    return replace(weight, scale=scale, group=group, rounds_x=rounds_x)
 
 
 def met_by(x: torch.Tensor, norm: torch.Tensor | None, weight: Weight) -> torch.Tensor:
@@ -87,19 +94,20 @@ def test_rows_of_zeros_have_no_scale(device: torch.device, dtype: torch.dtype, k
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 @pytest.mark.parametrize("rounds_x", [False, True])
-@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+@pytest.mark.parametrize(("rows", "columns", "group"), SHAPES)
 @pytest.mark.parametrize("num_tokens", [1, 19])
 def test_products(
     device: torch.device, dtype: torch.dtype, kind: str, rounds_x: bool, rows: int, columns: int,
-    num_tokens: int,
+    group: int, num_tokens: int,
 ) -> None:  # fmt: skip
     from kernels.linear_add.triton import linear_add
     from kernels.norm_linear.triton import norm_linear
     from kernels.norm_swiglu.triton import norm_swiglu
 
-    weight = replace(row_weight(kind, rows, columns), rounds_x=rounds_x)
+    weight = grouped(row_weight(kind, rows, columns), group, rounds_x)
     packed = pack(weight, device)
-    assert (packed.kind, packed.rounds_x, packed.dense) == (kind, rounds_x, None)
+    assert (packed.kind, packed.group, packed.rounds_x) == (kind, group, rounds_x)
+    assert packed.dense is None
     x = torch.randn(num_tokens, columns).to(dtype).to(device)
     norm = (torch.rand(columns) + 0.5).to(dtype).to(device)
     bias = torch.randn(rows).to(dtype).to(device)
@@ -119,10 +127,10 @@ def test_products(
 
 
 @pytest.mark.parametrize(("kind", "rounds_x"), [("int8", True), ("int8", False), ("fp8", True)])
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("gated", "group"), [(False, 640), (True, 128)])
 def test_parts_of_k_add_up(
     device: torch.device, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, kind: str,
-    rounds_x: bool, gated: bool,
+    rounds_x: bool, gated: bool, group: int,
 ) -> None:  # fmt: skip
     from kernels.cuda import byte_linear
     from kernels.cuda.linear import linear
@@ -130,7 +138,7 @@ def test_parts_of_k_add_up(
 
     settings = (16, 32, 128, 3, 4, 3)
     monkeypatch.setattr(byte_linear, "dot_tiles", lambda *_: settings)
-    weight = replace(row_weight(kind, 96, 640), rounds_x=rounds_x)
+    weight = grouped(row_weight(kind, 96, 640), group, rounds_x)
     packed = pack(weight, device)
     x = torch.randn(21, 640).to(dtype).to(device)
     met = met_by(x, None, weight).cpu()
@@ -179,14 +187,17 @@ CARD_TOKENS = (1, 2, 8, 31, 64, 127, 300, 520) if DEVICE == "cuda" else (1, 17)
 
 
 @pytest.mark.parametrize(("kind", "rounds_x"), [("int8", True), ("int8", False), ("fp8", True)])
+@pytest.mark.parametrize("group", [0, 64, 128] if DEVICE == "cuda" else [0])
 @pytest.mark.parametrize(("rows", "columns", "gated"), CARD_SHAPES)
 def test_real_shapes_on_the_card(
     device: torch.device, dtype: torch.dtype, kind: str, rounds_x: bool, rows: int, columns: int,
-    gated: bool,
+    gated: bool, group: int,
 ) -> None:  # fmt: skip
     from kernels.cuda.linear import linear
 
-    weight = replace(row_weight(kind, rows, columns), rounds_x=rounds_x)
+    if group and columns % group:
+        group = 64
+    weight = grouped(row_weight(kind, rows, columns), group or columns, rounds_x)
     packed = pack(weight, device)
     matrix = weight.dequantize().to(device)
     norm = (torch.rand(columns) + 0.5).to(dtype).to(device)
@@ -207,3 +218,12 @@ def test_real_shapes_on_the_card(
         x *= 1e-9
         expected = met_by(x, None, weight) @ matrix.T
         assert_near(linear(x, None, EPS, packed), expected, TOLERANCE)
+
+
+def test_embedding_rows_of_grouped_bytes(device: torch.device) -> None:
+    from kernels.embedding.triton import embedding
+
+    weight = grouped(row_weight("int8", 40, 192), 64, False)
+    ids = torch.tensor([3, 39, 0], device=device)
+    found = embedding(ids, pack(weight, device))
+    assert_near(found, weight.dequantize()[ids.cpu()], 8e-3)
