@@ -466,7 +466,7 @@ OPTIONS: tuple[Option, ...] = (
         0,
         "number",
         "Connections that a gateway holds at once; further ones get 503.",
-        "as many as the limit of open files allows",
+        "as many as the limit of open files allows, at most 100000",
         (SERVE, GATEWAY),
     ),
     Option(

@@ -13,13 +13,23 @@ from collections import Counter
 # File descriptors that are not connections: files, Redis, the listener.
 RESERVED_FILES = 128
 MIN_CONNECTIONS = 64
+# Where nothing else says how many: about what a few GiB of memory hold.
+MAX_CONNECTIONS = 100_000
 STRANGERS_SHARE = 4
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as it may; the usual limit is for others' sake."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def connections_by_files() -> int:
     """How many connections the process's limit of open files leaves room for."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(MIN_CONNECTIONS, soft - RESERVED_FILES)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, soft - RESERVED_FILES))
 
 
 class Place:

@@ -29,7 +29,7 @@ from app.auth import (
 from app.gateway.chat import ChatRoute
 from app.gateway.config import GatewayConfig
 from app.gateway.edge import Edge
-from app.gateway.gate import Gate
+from app.gateway.gate import Gate, raise_file_limit
 from app.gateway.grants import GrantRoutes
 from app.gateway.health import HealthRoutes
 from app.gateway.metrics import GatewayMetrics
@@ -273,6 +273,7 @@ def run(settings: GatewaySettings, listener: socket.socket) -> int:
     Raises:
         StartupError: for settings that do not fit together.
     """
+    raise_file_limit()
     asyncio.run(serve(GatewayConfig.from_settings(settings), listener))
     return 0
 

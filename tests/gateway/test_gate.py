@@ -160,3 +160,14 @@ def test_files_bound_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connections_by_files() >= gate.MIN_CONNECTIONS
     monkeypatch.setattr(gate.resource, "getrlimit", lambda _: (1000, 2000))
     assert Gate(0, minds_strangers=False).max_connections == 1000 - gate.RESERVED_FILES
+    for soft in (gate.resource.RLIM_INFINITY, 10**9):
+        monkeypatch.setattr(gate.resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert Gate(0, minds_strangers=False).max_connections == gate.MAX_CONNECTIONS
+
+
+def test_the_limit_of_files_is_raised_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(gate.resource, "getrlimit", lambda _: (1024, 5000))
+    monkeypatch.setattr(gate.resource, "setrlimit", lambda _, limits: asked.append(limits))
+    gate.raise_file_limit()
+    assert asked == [(5000, 5000)]
