@@ -38,13 +38,16 @@ class Parent:
 
     Attributes:
         chain: The id under which the engine knows the chain.
-        before: The stored responses of the chain, first to last.
-        messages: Their turns.
+        before: The stored responses at its end, first to last.
+        messages: All its turns.
+        is_loose: The last response is not stored, so whoever continues it has to keep
+            the turns itself.
     """
 
     chain: str
     before: tuple[str, ...]
     messages: tuple[Message, ...]
+    is_loose: bool = False
 
 
 @dataclass(slots=True)
@@ -56,12 +59,14 @@ class Making:
         messages: The turns up to its own, without instructions.
         answer: Its events after the first.
         first: The first event, which is no failure.
+        is_stored: Whether it is kept.
     """
 
     record: StoredResponse
     messages: tuple[Message, ...]
     answer: RecordedAnswer | Replay
     first: Event
+    is_stored: bool
 
     @property
     def response_id(self) -> str:
@@ -71,6 +76,8 @@ class Making:
     def after(self, end: ResponseEnd) -> Parent:
         """What a response that continues it starts from."""
         turns = (*self.messages, *_turn(end.text))
+        if not self.is_stored:
+            return Parent(self.record.chain, (), turns, is_loose=True)
         return Parent(self.record.chain, (*self.record.before, self.response_id), turns)
 
 
@@ -110,6 +117,7 @@ class ResponseMaker:
             )
         messages: list[Message] = []
         for each in chain:
+            messages += [Message(role, content) for role, content in each.loose]
             messages += [InputItem.from_wire(wire).message for wire in each.input]
             messages += _turn("" if each.end is None else each.end.text)
         before = (*previous.before, previous.response_id)
@@ -162,7 +170,7 @@ class ResponseMaker:
             if keeps is not None:
                 await self._drop(record)
             raise
-        return Making(record, messages, recorded, first)
+        return Making(record, messages, recorded, first, request.is_stored)
 
     async def _first(self, answer: RecordedAnswer) -> Event:
         try:
@@ -203,12 +211,13 @@ class ResponseMaker:
         if request.is_stored:
             await self.store.create(replace(record, end=end))
         answer = Replay(record.response_id, end)
-        return Making(record, messages, answer, await anext(answer))
+        return Making(record, messages, answer, await anext(answer), request.is_stored)
 
     def _record(
         self, request: ResponsesRequest, principal: Principal, parent: Parent | None
     ) -> StoredResponse:
         response_id = new_id("resp_")
+        loose = parent.messages if parent is not None and parent.is_loose else ()
         return StoredResponse(
             response_id=response_id,
             tenant=principal.tenant,
@@ -216,6 +225,7 @@ class ResponseMaker:
             input=[item.to_wire() for item in request.input],
             chain=response_id if parent is None else parent.chain,
             before=() if parent is None else parent.before,
+            loose=[(message.role, message.content) for message in loose],
             deadline_at=self.responses.next_deadline(),
             is_warm_up=request.is_warm_up,
         )

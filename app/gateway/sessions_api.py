@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import nullcontext
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,6 +31,9 @@ from engine.contract import ReparteeError
 
 logger = logging.getLogger(__name__)
 
+# Searches at once; each reads megabytes.
+MAX_SEARCHES = 2
+
 
 class SessionRoutes:
     """The routes' handlers.
@@ -43,13 +48,18 @@ class SessionRoutes:
         self._sessions = sessions
         self._responses = responses
         self._config = config
+        self._searches = asyncio.Semaphore(MAX_SEARCHES)
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/sessions`."""
         wanted = read_list_query(request.query_params)
-        page = await self._sessions.index.page(
-            _principal(request).tenant, limit=wanted.limit, after=wanted.after, query=wanted.query
-        )
+        async with self._searches if wanted.query else nullcontext():
+            page = await self._sessions.index.page(
+                _principal(request).tenant,
+                limit=wanted.limit,
+                after=wanted.after,
+                query=wanted.query,
+            )
         return _json(list_object(page))
 
     async def one(self, request: Request) -> Response:

@@ -166,18 +166,20 @@ class ChangeFeed:
 
     async def _run(self) -> None:
         delay_s = RETRY_FIRST_S
-        is_first = True
+        is_first, is_down = True, False
         while True:
             pubsub = self._redis.pubsub()
             try:
                 await self._connect(pubsub)
-                delay_s = RETRY_FIRST_S
+                delay_s, is_down = RETRY_FIRST_S, False
                 if not is_first:
                     await self._check_versions()
                 is_first = False
                 await self._read_with_pings(pubsub)
             except (RedisError, OSError, TimeoutError) as error:
-                logger.warning("change feed: %s; reconnecting", str(error) or type(error).__name__)
+                if not is_down:
+                    logger.warning("change feed: %s; reconnecting", error or type(error).__name__)
+                is_down = True
             finally:
                 self._pubsub = None
                 if pubsub.connection is not None:

@@ -106,7 +106,9 @@ class StoredResponse:
         head: What every answer shows of it, as the edge made it.
         input: Its own turns, as the edge made them.
         chain: The id under which the engine knows the whole chain.
-        before: The responses that it continues, first to last.
+        before: The stored responses that it continues, first to last.
+        loose: Turns before all of these, of responses that were not stored, as the edge
+            made them.
         deadline_at: Unix seconds; past it, it runs no more.
         is_warm_up: It has no output by intent.
         end: None while it runs.
@@ -119,6 +121,7 @@ class StoredResponse:
     chain: str
     before: tuple[str, ...]
     deadline_at: float
+    loose: Sequence[Any] = ()
     is_warm_up: bool = False
     end: ResponseEnd | None = None
 
@@ -140,7 +143,10 @@ class ResponseStore:
 
     async def create(self, response: StoredResponse) -> None:
         """Keep a response that begins, or that has been made."""
-        links = [response.chain, response.before, response.deadline_at, response.is_warm_up]
+        links = (
+            *(response.chain, response.before, response.loose),
+            *(response.deadline_at, response.is_warm_up),
+        )
         values: dict[str, str | bytes] = {
             "tenant": response.tenant,
             "head": orjson.dumps(response.head),
@@ -267,7 +273,7 @@ def _of_fields(response_id: str, values: Sequence[bytes | None]) -> StoredRespon
     tenant, head, own_input, links, end = values
     if tenant is None or head is None or own_input is None or links is None:
         return None
-    chain, before, deadline_at, is_warm_up = orjson.loads(links)
+    chain, before, loose, deadline_at, is_warm_up = orjson.loads(links)
     return StoredResponse(
         response_id=response_id,
         tenant=tenant.decode(),
@@ -275,6 +281,7 @@ def _of_fields(response_id: str, values: Sequence[bytes | None]) -> StoredRespon
         input=orjson.loads(own_input),
         chain=chain,
         before=tuple(before),
+        loose=tuple(loose),
         deadline_at=deadline_at,
         is_warm_up=is_warm_up,
         end=None if end is None else ResponseEnd.of_json(end),

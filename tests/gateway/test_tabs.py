@@ -60,9 +60,10 @@ CREATE = {"type": "response.create"}
 async def open_tabs(
     gateways: tuple[LiveGateway, LiveGateway], stack: AsyncExitStack
 ) -> tuple[ClientConnection, ClientConnection, str]:
-    one = await stack.enter_async_context(gateways[0].socket())
+    one = await stack.enter_async_context(gateways[0].socket(max_queue=None))
     session_id = (await receive(one))["session"]["id"]
-    two = await stack.enter_async_context(gateways[1].socket(f"?session_id={session_id}"))
+    query = f"?session_id={session_id}"
+    two = await stack.enter_async_context(gateways[1].socket(query, max_queue=None))
     assert (await receive(two))["type"] == "session.created"
     return one, two, session_id
 

@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.protocol.chat import read_chat_request
+from app.protocol.fields import Fields
 from app.protocol.json_codec import decode_object
 from app.protocol.realtime.settings import SessionSettings
 from app.protocol.realtime.wire import RealtimeWire, Received
+from app.protocol.responses.commands import read_event, read_stream_id
+from app.protocol.responses.queries import read_input_query, read_retrieve_query
 from engine.contract import InvalidRequest
 from tests.protocol.cards import CARD, card_of
 
@@ -43,6 +46,7 @@ EVENTS: list[dict[str, Any]] = [
     {"type": "conversation.item.create", "item": ITEM, "previous_item_id": "root"},
     {"type": "conversation.item.truncate", "item_id": "i", "repartee.text_end": 1},
     {"type": "response.cancel", "response_id": "r"},
+    {"type": "repartee.conversation.truncate", "item_id": "i"},
     {
         "type": "response.create",
         "response": {
@@ -65,6 +69,25 @@ CHAT: dict[str, Any] = {
     "temperature": 1,
     "tools": [],
     "n": 1,
+}
+
+RESPONSE: dict[str, Any] = {
+    "type": "response.create",
+    "stream_id": "a",
+    "model": CARD.id,
+    "input": [{"role": "user", "content": [PART]}, {"role": "assistant", "content": "Hi"}],
+    "instructions": "be kind",
+    "metadata": {"a": "b"},
+    "text": {"format": {"type": "text"}},
+    "stream_options": {"include_obfuscation": False},
+    "logit_bias": {"5": 1},
+    "stop": ["x"],
+    "previous_response_id": "resp_1",
+    "generate": True,
+    "store": False,
+    "background": False,
+    "tools": [],
+    "include": [],
 }
 
 
@@ -122,3 +145,33 @@ def test_any_chat_request_with_one_wrong_place(data: st.DataObject) -> None:
     except InvalidRequest as error:
         assert error.message
         orjson.dumps([error.message, error.param])
+
+
+def check_response(frame: str | bytes) -> None:
+    try:
+        fields = Fields(decode_object(frame))
+        read_event(fields, read_stream_id(fields), card_of)
+    except InvalidRequest as error:
+        assert error.message
+        orjson.dumps([error.message, error.param])
+
+
+@given(st.one_of(st.binary(), ANYTHING.map(lambda value: json.dumps(value).encode())))
+def test_any_event_of_the_responses_socket(body: bytes) -> None:
+    check_response(body)
+
+
+@given(st.data())
+@settings(max_examples=400)
+def test_any_response_with_one_wrong_place(data: st.DataObject) -> None:
+    check_response(spoiled(RESPONSE, data))
+
+
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4))
+def test_any_query(params: dict[str, str]) -> None:
+    for known in (params, {**dict.fromkeys(("stream", "limit", "after"), "x"), **params}):
+        for reader in (read_retrieve_query, read_input_query):
+            try:
+                reader(known)
+            except InvalidRequest as error:
+                assert error.param is not None

@@ -76,6 +76,28 @@ async def test_chains_on_one_connection(client: AsyncOpenAI, is_stored: bool) ->
             assert event.error.code == "previous_response_not_found"
 
 
+async def test_a_stored_response_may_continue_one_that_is_not(client: AsyncOpenAI) -> None:
+    async with client.responses.connect() as connection:
+        previous: Any = openai.omit
+        inputs = []
+        for is_stored in (True, False, False, True, True):
+            await connection.response.create(
+                model=MODEL, input=say("turn"), store=is_stored, previous_response_id=previous
+            )
+            last = (await until_end(connection))[-1].response
+            inputs.append(last.usage.input_tokens)
+            previous = last.id
+    step = inputs[1] - inputs[0]
+    answer = await client.responses.create(
+        model=MODEL, input=say("turn"), previous_response_id=previous
+    )
+    assert answer.usage is not None
+    # Every turn is there, although some were never stored.
+    assert answer.usage.input_tokens == inputs[0] + 5 * step
+    items = await client.responses.input_items.list(previous)
+    assert len(items.data) == 1
+
+
 async def test_a_warm_up_is_continued(client: AsyncOpenAI, gateway: LiveGateway) -> None:
     async with client.responses.connect() as connection:
         await connection.response.create(
