@@ -12,6 +12,11 @@ from kernels.kv_cache import KV_DTYPES, AttentionBatch, LayerCache, SharedPrefix
 from kernels.paged_attention.decode_kernel import decode_kernel
 from kernels.paged_attention.prefill_kernel import prefill_kernel
 from kernels.paged_attention.prefix_kernel import prefix_kernel
+from kernels.paged_attention.whole_prompt import (
+    LIBRARY_TOKENS,
+    has_library_attention,
+    whole_prompt,
+)
 
 LOG2_E = 1.4426950408889634
 MAX_SPLITS = 32
@@ -35,9 +40,25 @@ def paged_attention(
     out = torch.empty(q.shape[0], q.shape[1] * head_dim, dtype=q.dtype, device=q.device)
     if batch.max_query_len == 1 and num_sequences == q.shape[0]:
         _decode(q, cache, batch, scale, out)
+    elif _is_whole_prompt(q, cache, batch):
+        whole_prompt(q, cache, batch, scale, out)
     else:
         _prefill(q, cache, batch, scale, out)
     return out
+
+
+def _is_whole_prompt(q: torch.Tensor, cache: LayerCache, batch: AttentionBatch) -> bool:
+    """One sequence from its first token on, long enough that the library's kernel pays.
+
+    Graphs of padded pieces are shorter: there the lengths would be the padding's.
+    """
+    return (
+        len(batch.context_lens) == 1
+        and q.shape[0] >= LIBRARY_TOKENS
+        and batch.max_query_len == batch.max_context_len == q.shape[0]
+        and not cache.is_quantized
+        and has_library_attention()
+    )
 
 
 def num_splits(num_sequences: int, num_kv_heads: int, max_context_len: int) -> int:

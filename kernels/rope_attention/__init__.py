@@ -23,8 +23,8 @@ def rope_attention(
 ) -> torch.Tensor:
     """`rope_kv_write`, then `paged_attention` with the rotated q.
 
-    On CUDA a decode step is one launch: each program rotates the heads that it needs, and
-    reads the KV of earlier tokens while q, k and v are still being computed.
+    On CUDA a decode step of few rows is one launch: each program rotates the heads that
+    it needs, and reads the KV of earlier tokens while q, k and v are still being computed.
 
     Args:
         qkv: [T, (q heads + 2 * kv heads) * D]; see `kernels.rope_kv_write`, which also

@@ -12,13 +12,18 @@ from kernels.kv_cache import AttentionBatch, LayerCache
 from kernels.paged_attention.triton import LOG2_E, num_splits
 from kernels.rope_attention.decode_kernel import rope_decode_kernel
 
+# With more rows a program's own chain of waits, longer by the rotation, comes several times
+# one after the other, and costs more than a launch.
+MAX_ROWS = 4
+
 
 def fits(
     qkv: torch.Tensor, cache: LayerCache, batch: AttentionBatch, q_norm: torch.Tensor | None
 ) -> bool:
-    """Whether the fused kernel computes this: a plain decode step over unquantised KV."""
+    """Whether the fused kernel computes this: few plain decode rows over unquantised KV."""
     return (
         batch.max_query_len == 1
+        and qkv.shape[0] <= MAX_ROWS
         and len(batch.context_lens) == qkv.shape[0]
         and batch.shared is None
         and not cache.is_quantized
@@ -47,7 +52,8 @@ def rope_attention(
         raise ValueError(f"qkv: expected heads of {num_kv} groups, got {qkv.shape[1]} columns")
     num_q = group * num_kv
     out = torch.empty(num_sequences, num_q * head_dim, dtype=qkv.dtype, device=qkv.device)
-    settings = tuned("rope_attention", f"{num_kv}x{group}x{head_dim},{num_sequences}")
+    key = f"{num_kv}x{group}x{head_dim},{num_sequences}"
+    settings = tuned("rope_attention", key) or tuned("paged_attention_decode", key)
     splits = settings.get("splits") or num_splits(num_sequences, num_kv, batch.max_context_len)
     num_parts = num_sequences * num_q * splits
     parts = float_scratch(qkv.device, num_parts * (head_dim + 2))

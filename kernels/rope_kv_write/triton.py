@@ -16,6 +16,8 @@ _INT8_LARGEST = tl.constexpr(127.0)
 _FP8_LARGEST = tl.constexpr(448.0)
 # Added to a number of at most 2^22, leaves it rounded to nearest even in the low bits.
 _ROUNDING = tl.constexpr(12582912.0)
+MANY_TOKENS = 64
+HEADS_A_PROGRAM = 8
 
 
 @triton.jit
@@ -43,17 +45,34 @@ def _store_vector(
 def _rope_kv_write_kernel(
     qkv_ptr, positions_ptr, rope_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, slots_ptr,
     q_norm_ptr, k_norm_ptr, q_out_ptr, qkv_stride, eps, NUM_Q: tl.constexpr, NUM_KV: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, HAS_NORM: tl.constexpr,
-    QUANTIZED: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr,
+    HAS_NORM: tl.constexpr, QUANTIZED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token: q heads first, then k, then v."""
+    """HEADS heads of one token: q heads first, then k, then v."""
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    i = tl.arange(0, HALF)
-    inside = i < D // 2
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
+    for step in tl.static_range(HEADS):
+        head = tl.program_id(1) * HEADS + step
+        if head < NUM_Q + 2 * NUM_KV:
+            _rope_head(
+                token, head, qkv_ptr, positions_ptr, rope_ptr, k_ptr, v_ptr, k_scale_ptr,
+                v_scale_ptr, slots_ptr, q_norm_ptr, k_norm_ptr, q_out_ptr, qkv_stride, eps, NUM_Q,
+                NUM_KV, BLOCK_SIZE, D, HALF, HAS_NORM, QUANTIZED,
+            )  # fmt: skip
+
+
+@triton.jit
+def _rope_head(
+    token, head, qkv_ptr, positions_ptr, rope_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
+    slots_ptr, q_norm_ptr, k_norm_ptr, q_out_ptr, qkv_stride, eps, NUM_Q: tl.constexpr,
+    NUM_KV: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
+    HAS_NORM: tl.constexpr, QUANTIZED: tl.constexpr,
+):  # fmt: skip
+    """One head of one token."""
+    i = tl.arange(0, HALF)
+    inside = i < D // 2
     at = qkv_ptr + token * qkv_stride + head * D
     low = tl.load(at + i, mask=inside, other=0.0).to(tl.float32)
     high = tl.load(at + D // 2 + i, mask=inside, other=0.0).to(tl.float32)
@@ -109,11 +128,14 @@ def rope_kv_write(
         raise ValueError("q_norm and k_norm: expected both or neither")
     num_q = qkv.shape[1] // head_dim - 2 * num_kv
     q = torch.empty(num_tokens, num_q, head_dim, dtype=qkv.dtype, device=qkv.device)
-    _rope_kv_write_kernel[(num_tokens, num_q + 2 * num_kv)](
+    num_heads = num_q + 2 * num_kv
+    # Many tokens fill the GPU anyway: fewer programs, each with more to do.
+    heads = 1 if num_tokens < MANY_TOKENS else HEADS_A_PROGRAM
+    _rope_kv_write_kernel[(num_tokens, triton.cdiv(num_heads, heads))](
         qkv, positions, rope, cache.k, cache.v, cache.k_scale, cache.v_scale, slots,
         qkv if q_norm is None else q_norm, qkv if k_norm is None else k_norm, q,
         qkv.stride(0), eps, num_q, num_kv, block_size, head_dim,
-        triton.next_power_of_2(head_dim // 2), q_norm is not None, cache.is_quantized,
+        triton.next_power_of_2(head_dim // 2), heads, q_norm is not None, cache.is_quantized,
         num_warps=1, **overlap_options(),
     )  # fmt: skip
     return q

@@ -22,7 +22,7 @@ import torch
 
 from kernels.cuda import launch
 from kernels.kv_cache import AttentionBatch, LayerCache
-from kernels.paged_attention.triton import num_splits, paged_attention
+from kernels.paged_attention.triton import paged_attention
 from kernels.rope_attention.triton import rope_attention
 from kernels.rope_kv_write import rope_table
 from kernels.rope_kv_write.triton import rope_kv_write
@@ -68,7 +68,10 @@ class Case:
         positions = torch.full((self.batch,), self.context - 1, device="cuda")
         return {
             "caches": [
-                LayerCache(*(torch.randn(shape, dtype=torch.bfloat16, device="cuda"),) * 2)
+                LayerCache(
+                    torch.randn(shape, dtype=torch.bfloat16, device="cuda"),
+                    torch.randn(shape, dtype=torch.bfloat16, device="cuda"),
+                )
                 for _ in range(layers)
             ],
             "qkv": torch.randn(self.batch, width, dtype=torch.bfloat16, device="cuda"),
@@ -83,25 +86,25 @@ class Case:
         }  # fmt: skip
 
     def candidates(self) -> Iterator[Settings]:
-        likely = num_splits(self.batch, self.num_kv, self.context)
-        splits = sorted({1, likely, max(1, likely // 2), max(1, likely * 2 // 3)})
-        if self.batch >= 32:
-            splits = [count for count in splits if count <= 4]
-        for count, stages, early, tile in itertools.product(
-            splits, (2, 3, 4), (True, False), (32, 64)
+        for splits, tile, warps, early in itertools.product(
+            (4, 5, 6, 8, 10, 12, 16, 20), (32, 64, 128), (4, 8), (True, False)
         ):
-            if (early and stages != 3) or (tile == 32 and self.batch > 8):
+            tokens = -(-self.context // splits)
+            # One tile a program, or two where more is in vain.
+            if not 120 <= splits * self.batch * self.num_kv * self.group <= 3000:
                 continue
-            yield {"splits": count, "stages": stages, "early": early, "tile": tile}
+            if not tile // 2 <= tokens <= 2 * tile or (warps == 8 and tile < 128):
+                continue
+            if not early and tile != 64:
+                continue
+            yield {"splits": splits, "tile": tile, "warps": warps, "early": early}
 
 
 CASES = (
     Case(8, 4, 128, 1),
+    Case(8, 4, 128, 4),
     Case(8, 4, 128, 8),
-    Case(8, 4, 128, 32),
-    Case(8, 4, 128, 128),
     Case(3, 3, 64, 1),
-    Case(3, 3, 64, 128),
 )
 
 
