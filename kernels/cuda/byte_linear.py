@@ -106,7 +106,7 @@ def _mma(
         x if bias is None else bias, x if residual is None else residual, out, limit, limit,
         weight.rows, eps, weight.columns, weight.group, segments, warps,
         settings.get("depth", 1 if gated else 2), weight.kind == "fp8", norm is not None,
-        bias is not None, residual is not None, gated,
+        bias is not None, residual is not None, gated, settings.get("trigger", 1),
         num_warps=warps, **options,
     )  # fmt: skip
 

@@ -172,14 +172,15 @@ def byte_mma_kernel(
     x_ptr, norm_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, limit, up_tiles,
     all_rows, eps, K: gl.constexpr, GROUP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr,
     DEPTH: gl.constexpr, FP8: gl.constexpr, HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr,
-    ADD: gl.constexpr, SWIGLU: gl.constexpr, PDL: gl.constexpr,
+    ADD: gl.constexpr, SWIGLU: gl.constexpr, TRIGGER: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """out[n] = norm(x) . w[n] (+ bias) (+ residual), or SwiGLU of two row tiles.
 
     A program walks row tiles program_id, + num_programs, ... below limit; DEPTH steps of
     words are in registers ahead of use. x is staged as float16 times the norm's weights and
     a power of two that makes its largest value at most 2 ** 15; the root mean square divides
-    the result. scale is [K / GROUP, all_rows].
+    the result. scale is [K / GROUP, all_rows]. The next launch may start at once (TRIGGER 0),
+    once x is staged (1) or after the first row tile (2).
     """
     MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [W, 1, 1], [1, 16, 8])
     A: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
@@ -224,6 +225,8 @@ def byte_mma_kernel(
         if SWIGLU:
             up_scale = _row_vector(scale_ptr + up_tiles * 16, first, n_local, m, limit)
     if PDL:
+        if TRIGGER == 0:
+            gdc_launch_dependents()
         gdc_wait()
     # All that comes from memory now is asked for before any of it is waited for.
     raw = ()
@@ -255,7 +258,7 @@ def byte_mma_kernel(
     if HAS_NORM:
         inverse *= gl.rsqrt(gl.sum(gl.sum(squares, 1), 0) / K + eps)
     gl.thread_barrier()
-    if PDL:
+    if PDL and TRIGGER == 1:
         gdc_launch_dependents()
 
     for tile in range(first, limit, stride):
@@ -276,6 +279,8 @@ def byte_mma_kernel(
                 acc = _add_segment(acc, entry[0], b, entry[2], s, FP8, GROUPED, W, A, MMA)
                 if SWIGLU:
                     up = _add_segment(up, entry[1], b, entry[3], s, FP8, GROUPED, W, A, MMA)
+        if PDL and TRIGGER == 2:
+            gdc_launch_dependents()
         where = tile * 16 + n_local + m * 0
         total = gl.sum(acc, 0) * scale * inverse
         if SWIGLU:

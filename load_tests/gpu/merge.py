@@ -13,7 +13,7 @@ import torch
 
 from kernels.cuda.launch import settings_path
 
-OPS = ("int4_gemv", "int4_wgmma", "row_gemv", "rope_attention")
+OPS = ("int4_gemv", "int4_wgmma", "row_gemv", "rope_attention", "byte_mma", "byte_dot")
 
 
 def merge(path: Path, found: list[Path]) -> None:

@@ -91,22 +91,33 @@ class Arguments:
         return linear(self.x, self.norm, 1e-5, weight, residual=self.residual, gated=case.gated)
 
 
+def single_row_candidates(case: Case, limit: int) -> Iterator[Settings]:
+    """Settings of the M = 1 kernel for `limit` row tiles."""
+    grids = sorted({min(limit, programs) for programs in (132, 264, 384, 448, 528, 896)})
+    for warps, segments, depth, programs, trigger in itertools.product(
+        (4, 8), (1, 2, 4), (1, 2, 3, 4), grids, (0, 1, 2)
+    ):
+        # Registers a lane that wait for their words, and the program's.
+        held = 8 * segments * depth * (2 if case.gated else 1)
+        steps = -(-case.columns // (64 * warps * segments))
+        if not 32 <= held <= 128 or steps < depth or steps > 16 or (held == 32 and segments == 1):
+            continue
+        # What a multiprocessor has under way must be enough, and fit.
+        flying = min(programs / 132, 64 * 1024 / (32 * warps * (100 + held))) * warps * held
+        if flying < 320 or (warps == 8 and programs > 264):
+            continue
+        if trigger == 2 and programs >= limit:
+            continue
+        yield {
+            "warps": warps, "segments": segments, "depth": depth, "programs": programs,
+            "trigger": trigger,
+        }  # fmt: skip
+
+
 def candidates(case: Case) -> Iterator[Settings]:
     outputs = case.rows // 2 if case.gated else case.rows
     if case.op == "byte_mma":
-        grids = sorted({min(outputs // 16, programs) for programs in (132, 264, 384, 396, 448)})
-        for warps, segments, depth, programs, registers in itertools.product(
-            (4, 8), (1, 2, 4), (1, 2, 3, 4), grids, (None, 128, 168)
-        ):
-            held = 8 * segments * depth * (2 if case.gated else 1)
-            steps = -(-case.columns // (64 * warps * segments))
-            if not 32 <= held <= (128 if registers is None else 64) or steps < depth or steps > 16:
-                continue
-            if (warps == 8 and programs > 264) or (registers == 168 and held < 64):
-                continue
-            yield {"warps": warps, "segments": segments, "depth": depth, "programs": programs} | (
-                {} if registers is None else {"registers": registers}
-            )
+        yield from single_row_candidates(case, outputs // 16)
         return
     class_m = case.class_m
     tiles = [(16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128)]
