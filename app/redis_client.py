@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from engine.contract import Unavailable
@@ -78,11 +78,19 @@ class _FairPool(ConnectionPool):
 
 
 class _CancelSafe(AbstractConnection):
-    """Sends under `asyncio.timeout`.
+    """Sends under `asyncio.timeout`, and leaves a server that was made read-only.
 
     redis-py sends under `asyncio.wait_for`, which in Python 3.11 forgets a
-    cancellation that comes as the send completes: the cancelled task would go on.
+    cancellation that comes as the send completes: the cancelled task would go on. It
+    also stays with a former master, where the name may lead to the new one by now.
     """
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*args, **options)
+        except ReadOnlyError:
+            await self.disconnect(nowait=True)
+            raise
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         limit_s, self.socket_timeout = self.socket_timeout, None

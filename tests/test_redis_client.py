@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from redis.exceptions import ReadOnlyError
 
 from app.redis_client import make_client
 from app.sessions import SessionStore
@@ -85,3 +86,17 @@ async def test_a_cancelled_send_is_not_forgotten(redis_url: str) -> None:
             await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
     await pool.aclose()
+
+
+async def test_a_server_that_was_made_read_only_is_left(own_redis: RedisServer) -> None:
+    """A failover moves the name; whoever kept the connection would write in vain for ever."""
+    client = make_client(own_redis.url, "test", max_connections=1)
+    with own_redis.client() as outside:
+        before = await client.client_id()
+        outside.replicaof("127.0.0.1", 1)
+        with pytest.raises(ReadOnlyError):
+            await client.set("a", "b")
+        outside.replicaof("no", "one")
+        await client.set("a", "b")
+        assert await client.client_id() != before
+    await client.aclose()

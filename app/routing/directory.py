@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 # A worker that beats, but whose engine has done nothing for so long, is frozen.
 STALL_S = 3.5
 
+# One that is frozen for so long will hardly thaw: what it has may be taken over.
+STUCK_S = 60.0
+
 # An entry of a dead worker is kept so long, that nobody waits for it again.
 FORGET_S = 60.0
 
@@ -96,6 +99,14 @@ class WorkerDirectory:
         if entry.state.beat_at - entry.state.last_step_at > STALL_S:
             return Status.STALLED
         return Status.DRAINING if entry.state.draining else Status.LIVE
+
+    def is_lost(self, worker_id: str) -> bool:
+        """Whether what a worker has in hand is better taken over: it is dead or stuck."""
+        entry = self._entries.get(worker_id)
+        if entry is None or entry.dead:
+            return True
+        state = entry.state
+        return state is not None and state.beat_at - state.last_step_at > STUCK_S
 
     def states(self) -> list[WorkerState]:
         """Workers that are not dead, by id."""

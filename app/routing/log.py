@@ -70,6 +70,15 @@ class ResponseLog:
         entries: Any = await self._redis.xrevrange(keys.log(request_id), count=1)
         return event_from_wire(orjson.loads(entries[0][1][b"e"])) if entries else None
 
+    async def has_trace(self, request_id: str) -> bool:
+        """Whether anything is known of a response: its events, or who has it.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        found: Any = await self._redis.exists(keys.log(request_id), keys.lease(request_id))
+        return bool(found)
+
     async def forget(self, request_ids: Sequence[str]) -> None:
         """Drop the logs of responses that have ended.
 

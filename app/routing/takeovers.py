@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 
-from app.routing.directory import Status, WorkerDirectory
+from app.routing.directory import WorkerDirectory
 from app.routing.leases import Leases
 from app.routing.log import ResponseLog
 from engine.contract import (
@@ -45,9 +45,9 @@ def worker_died() -> Unavailable:
 
 
 def workers_died() -> Unavailable:
-    """The end of a response that was passed on too often."""
+    """The end of a response that was passed on too often, and never got further."""
     return Unavailable(
-        f"{lease.MAX_DEATHS + 1} workers died while they made this answer; it is given up.",
+        f"{lease.MAX_DEATHS + 1} workers died one after the other over this answer.",
         code="workers_died",
     )
 
@@ -80,7 +80,7 @@ class Takeovers:
 
     def is_gone(self, worker_id: str) -> bool:
         """Whether nobody can be expected to go on with what this worker has."""
-        return worker_id == keys.NOBODY or self._directory.status(worker_id) is Status.DEAD
+        return worker_id == keys.NOBODY or self._directory.is_lost(worker_id)
 
     async def sweep(self, listened: Iterable[tuple[str, str]]) -> None:
         """Take over what is on record as a dead worker's or as nobody's.

@@ -34,6 +34,9 @@ MAX_SENDS = 256
 
 # Seconds past its deadline in which a response still counts as running.
 DEADLINE_GRACE_S = 10.0
+# Within so many seconds a response that has begun is given to a worker. Without lease and
+# log after that, its gateway died before it could: it no longer blocks the conversation.
+SUBMIT_GRACE_S = 15.0
 
 
 def listed(tenant: str) -> str:

@@ -126,6 +126,7 @@ def active_of(meta: Mapping[bytes, bytes | None]) -> ActiveResponse | None:
         previous_item_id=(meta[b"active_after"] or b"").decode() or None,
         deadline_at=float(meta[b"active_until"] or 0),
         asked=orjson.loads(meta.get(b"active_asked") or b"{}"),
+        began_at=float(meta.get(b"active_since") or 0),
     )
 
 

@@ -97,6 +97,7 @@ class ActiveResponse:
         previous_item_id: The item that the answer follows; None if there was none.
         deadline_at: Unix seconds.
         asked: What it was asked to be, as the edge stored it.
+        began_at: Unix seconds.
     """
 
     response_id: str
@@ -104,6 +105,7 @@ class ActiveResponse:
     previous_item_id: str | None
     deadline_at: float
     asked: Mapping[str, Any] = field(default_factory=dict)
+    began_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

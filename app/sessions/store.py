@@ -220,8 +220,11 @@ class SessionStore:
 
     async def truncate(
         self, session_id: str, item_id: str, num_chars: int, *, origin: str = ""
-    ) -> Item:
+    ) -> tuple[Item, int | None]:
         """Cut an assistant's item to its first `num_chars` characters.
+
+        Returns:
+            The item, and the new version; None if it was as short before.
 
         Raises:
             NotFound: no such conversation or item.
@@ -237,7 +240,7 @@ class SessionStore:
                     param="item_id",
                 )
             if len(item.text) <= num_chars:
-                return item
+                return item, None
             item = replace(item, text=item.text[:num_chars], status="incomplete", reason=None)
             reply = await self._run(
                 "replace_item",
@@ -251,12 +254,12 @@ class SessionStore:
                 may_be_stale=True,
             )
             if reply[0] == "ok":
-                return item
+                return item, int(reply[1])
         raise Conflict(f"The item {item_id!r:.100} keeps changing.", code="version_conflict")
 
     async def truncate_after(
         self, session_id: str, item_id: str | None, *, origin: str = ""
-    ) -> list[str]:
+    ) -> tuple[list[str], int]:
         """Take out all that comes after an item, as long as no response runs.
 
         Args:
@@ -265,7 +268,7 @@ class SessionStore:
             origin: Who does it, as listeners are told.
 
         Returns:
-            The ids of what was taken out.
+            The ids of what was taken out, and the new version.
 
         Raises:
             NotFound: no such conversation or item.
@@ -274,7 +277,7 @@ class SessionStore:
         reply = await self._when_idle(
             "truncate_after", session_id, item_id or "root", item_id=item_id, origin=origin
         )
-        return [str(part) for part in reply[2:]]
+        return [str(part) for part in reply[2:]], int(reply[1])
 
     async def begin_response(
         self,
@@ -365,7 +368,8 @@ class SessionStore:
         Raises:
             NotFound: no such conversation.
         """
-        fields = ("active", "active_item", "active_after", "active_until", "active_asked")
+        names = "active active_item active_after active_until active_since active_asked"
+        fields = names.split()
         with redis_errors("active response"):
             reply: list[Any] = await self._redis.hmget(
                 keys.of(session_id)[0], ("created_at", *fields)
@@ -425,13 +429,17 @@ class SessionStore:
         await self._reader.keep(session_ids)
 
     async def _reconcile(self, session_id: str, active: ActiveResponse) -> bool:
-        """End a running response whose log has ended, or whose time is over.
+        """End a running response whose log has ended, whose time is over, or that nobody
+        knows.
 
         Returns:
             Whether the conversation has changed.
         """
-        over = time.time() > active.deadline_at + keys.DEADLINE_GRACE_S
+        now = time.time()
+        over = now > active.deadline_at + keys.DEADLINE_GRACE_S
         with redis_errors("session reconcile"):
+            if not over and now > active.began_at + keys.SUBMIT_GRACE_S:
+                over = not await self._log.has_trace(active.response_id)
             ended = await unseen_answer(self._log, active, is_over=over)
         if ended is None:
             return False

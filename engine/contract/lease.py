@@ -8,7 +8,8 @@ A lease is a hash in the slot of its response's log, there from the submit to th
 | `e` | its number, from 1: the epoch of the events written under it |
 | `d` | `deadline_at` of the request |
 | `r` | the request as JSON |
-| `n` | how many of its workers died |
+| `n` | how many of its workers died, one after the other, without adding anything |
+| `p` | the seq at which it was last taken over |
 | `c` | `1` once the response was cancelled |
 | `g` | JSON list of the gateways that listened when its worker handed it over |
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# A response whose workers die is passed on so many times.
+# A response is passed on so many times from workers that died without adding anything to it.
 MAX_DEATHS: Final = 3
 
 # Only ever raised: who comes late with an old lease changes nothing.
@@ -43,7 +44,7 @@ return 1
 # Returns {outcome, worker}: 'taken', or why not: 'moved' (to that worker), 'ended',
 # 'gone', 'cancelled', 'spent' (too many workers died).
 TAKE_OVER: Final = """
-local lease = redis.call('HMGET', KEYS[1], 'w', 'e', 'n', 'c')
+local lease = redis.call('HMGET', KEYS[1], 'w', 'e', 'n', 'c', 'p')
 if not lease[1] then
   return {'gone', ''}
 end
@@ -64,7 +65,10 @@ end
 if lease[4] then
   return {'cancelled', ''}
 end
-local deaths = tonumber(lease[3] or 0) + tonumber(ARGV[3])
+local deaths = tonumber(ARGV[3])
+if lease[5] and seq <= tonumber(lease[5]) then
+  deaths = deaths + tonumber(lease[3] or 0)
+end
 if deaths > tonumber(ARGV[5]) then
   return {'spent', ''}
 end
@@ -72,7 +76,7 @@ epoch, seq = epoch + 1, seq + 1
 local event = cjson.encode({t = 'o', id = ARGV[4], e = epoch, s = seq, w = ARGV[2]})
 redis.call('XADD', KEYS[2], epoch .. '-' .. seq, 'e', event)
 redis.call('EXPIRE', KEYS[2], ARGV[6])
-redis.call('HSET', KEYS[1], 'w', ARGV[2], 'e', epoch, 'n', deaths)
+redis.call('HSET', KEYS[1], 'w', ARGV[2], 'e', epoch, 'n', deaths, 'p', seq)
 return {'taken', ARGV[2]}
 """
 

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from app.redis_client import make_client
-from app.routing.directory import FORGET_S, STALL_S, Status, WorkerDirectory
+from app.routing.directory import FORGET_S, STALL_S, STUCK_S, Status, WorkerDirectory
 from engine.contract import ModelCard, WorkerState, keys
 from tests.redis_server import RedisServer
 from tests.spine import until
@@ -100,6 +100,29 @@ async def test_draining_and_stalled_workers_are_not_live(registry: Registry) -> 
     assert registry.directory.status("w1") is Status.DRAINING
     assert registry.directory.status("w2") is Status.STALLED
     assert [each.worker_id for each in registry.directory.states()] == ["w1", "w2"]
+
+
+async def test_a_worker_that_is_frozen_for_long_is_lost(registry: Registry) -> None:
+    await registry.beat(state(last_step_at=1000.0 - STALL_S - 0.1))
+    await registry.poll()
+    assert not registry.directory.is_lost("w1")
+    await registry.beat(state(beat_at=1001.0, last_step_at=1000.9 - STUCK_S))
+    await registry.poll(0.5)
+    assert registry.directory.is_lost("w1")
+    assert registry.directory.status("w1") is Status.STALLED
+    assert registry.directory.is_lost("never heard of")
+
+
+async def test_a_worker_that_is_gone_is_dead_at_once(registry: Registry) -> None:
+    await registry.beat(state())
+    await registry.poll()
+    await registry.client.set(keys.worker("w1"), keys.WORKER_GONE)
+    await registry.poll(0.5)
+    assert registry.dead == ["w1"] and registry.directory.states() == []
+    registry.directory.expect("w2")
+    await registry.client.set(keys.worker("w2"), keys.WORKER_GONE)
+    await registry.poll(0.5)
+    assert registry.dead == ["w1", "w2"]
 
 
 async def test_an_expected_worker_gets_a_lifetime_to_be_heard_of(registry: Registry) -> None:

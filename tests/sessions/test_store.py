@@ -398,14 +398,14 @@ async def test_the_running_response_is_read_without_the_items(
 async def test_what_comes_after_an_item_is_taken_out(store: SessionStore) -> None:
     for name in ("a", "b", "c", "d"):
         await store.add_item("s1", user(name))
-    assert await store.truncate_after("s1", "b") == ["c", "d"]
-    assert await store.truncate_after("s1", "b") == []
+    assert (await store.truncate_after("s1", "b"))[0] == ["c", "d"]
+    assert (await store.truncate_after("s1", "b"))[0] == []
     assert await ids(store) == ["a", "b"]
     with pytest.raises(NotFound) as caught:
         await store.truncate_after("s1", "c")
     assert caught.value.code == "item_not_found"
     assert (await store.add_item("s1", user("e"))).previous_item_id == "b"
-    assert await store.truncate_after("s1", None) == ["a", "b", "e"]
+    assert (await store.truncate_after("s1", None))[0] == ["a", "b", "e"]
     assert await ids(store) == []
 
 
@@ -420,7 +420,7 @@ async def test_nothing_is_taken_out_under_a_running_response(
     assert await ids(store) == ["a"]
     # The gateway that followed it died: its log says that it has ended.
     write_log(outside, "r1", [Delta("r1", 1, 0, "yes", 1), Finished("r1", 1, 1, STOP, Usage(1, 1))])
-    assert await store.truncate_after("s1", "a") == ["x"]
+    assert (await store.truncate_after("s1", "a"))[0] == ["x"]
 
 
 async def test_titles_are_made_once_and_given_at_will(store: SessionStore) -> None:
@@ -442,3 +442,23 @@ async def test_titles_are_made_once_and_given_at_will(store: SessionStore) -> No
     await store.rename("s1", "Mine", tenant="t1")
     await store.truncate_after("s1", None)
     assert await title() == "Mine"
+
+
+async def test_a_response_that_nobody_knows_does_not_block_the_conversation(
+    store: SessionStore, outside: redis_module.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gateway died between the beginning and the submit."""
+    later = time.time() + 600
+    await store.begin_response("s1", "r1", item_id="i1", deadline_at=later)
+    assert await store.active_response("s1") is not None, "it may still be given to a worker"
+    monkeypatch.setattr(keys, "SUBMIT_GRACE_S", -1.0)
+    outside.hset(shared_keys.lease("r1"), "w", "w1")
+    with pytest.raises(Conflict):
+        await store.begin_response("s1", "r2", item_id="i2", deadline_at=later)
+    outside.delete(shared_keys.lease("r1"))
+    write_log(outside, "r1", [Accepted("r1", 1, 0, 3)])
+    with pytest.raises(Conflict):
+        await store.begin_response("s1", "r2", item_id="i2", deadline_at=later)
+    outside.delete(shared_keys.log("r1"))
+    await store.begin_response("s1", "r2", item_id="i2", deadline_at=later)
+    assert await store.active_response("s1") is None

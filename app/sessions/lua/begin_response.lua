@@ -23,6 +23,7 @@ if ARGV[9] ~= '' and redis.call('HGET', meta, 'asked') == ARGV[9]
 end
 redis.call('HSET', meta, 'asked', ARGV[9], 'asked_item', ARGV[6])
 redis.call('HSET', meta, 'active', ARGV[5], 'active_item', ARGV[6],
-  'active_until', ARGV[7], 'active_after', previous, 'active_asked', ARGV[11])
+  'active_until', ARGV[7], 'active_since', ARGV[3], 'active_after', previous,
+  'active_asked', ARGV[11])
 return done({k = 'began', id = ARGV[5], item = ARGV[6], after = previous,
   deadline = ARGV[7], asked = ARGV[11]}, previous)

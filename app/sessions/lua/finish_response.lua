@@ -3,7 +3,8 @@ if redis.call('HGET', meta, 'active') ~= ARGV[5] then
   return {'not_active'}
 end
 local after = redis.call('HGET', meta, 'active_after')
-redis.call('HDEL', meta, 'active', 'active_item', 'active_until', 'active_after', 'active_asked')
+redis.call('HDEL', meta, 'active', 'active_item', 'active_until', 'active_since', 'active_after',
+  'active_asked')
 local change = {k = 'ended', id = ARGV[5], item = ARGV[6]}
 if ARGV[7] ~= '' and redis.call('HEXISTS', items, ARGV[6]) == 0 then
   if after == '' then
