@@ -223,7 +223,7 @@ export class Chat {
 		this.#stage = "ready"
 		// What was asked before the session had an id is kept under the id from here on.
 		if (this.#conversation.sessionId === null) this.#options.memory.keep(null, null)
-		const tier = event.session["repartee.tier"] ?? null
+		const tier = event["repartee.tier"] ?? null
 		this.#setConversation(conversations.reduce(this.#conversation, event), { tier })
 		if (reopened) this.#settle()
 		else this.#sendPending()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from app.auth import Principal
 from app.gateway.conversation import Conversation
@@ -36,12 +37,17 @@ class Drafts:
         self._conversation = conversation
         self._responses = responses
         self._principal = principal
-        self._latest: str | None = None
+        self._latest: tuple[str, Callable[[], None] | None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def offer(self, text: str) -> None:
-        """Take the draft as it stands now."""
-        self._latest = text
+    def offer(self, text: str, on_taken: Callable[[], None] | None = None) -> None:
+        """Take the draft as it stands now.
+
+        Args:
+            text: All of it.
+            on_taken: Called once it is with a worker; not if it never gets there.
+        """
+        self._latest = text, on_taken
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._send(), name="drafts")
 
@@ -64,14 +70,16 @@ class Drafts:
 
     async def _send(self) -> None:
         while self._latest is not None:
-            text, self._latest = self._latest, None
+            (text, on_taken), self._latest = self._latest, None
             try:
-                await self._warm(text)
+                is_taken = await self._warm(text)
+                if is_taken and on_taken is not None:
+                    on_taken()
             except ReparteeError as error:
                 logger.debug("draft of %s not sent: %s", self._conversation.session_id, error)
             await asyncio.sleep(MIN_INTERVAL_S)
 
-    async def _warm(self, text: str) -> None:
+    async def _warm(self, text: str) -> bool:
         conversation = self._conversation
         instructions = conversation.settings.instructions
         messages = [Message("system", instructions)] if instructions else []
@@ -83,4 +91,4 @@ class Drafts:
             tenant=self._principal.tenant,
             created_at=time.time(),
         )
-        await self._responses.engine.warm(warm)
+        return await self._responses.engine.warm(warm)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 from starlette.websockets import WebSocket
@@ -156,7 +157,9 @@ class RealtimeSocket:
             after = None
         self._wire.settings = conversation.settings
         self._writer.send_all(
-            self._wire.opened(conversation.opened_items(), conversation.title, state)
+            self._wire.opened(
+                conversation.opened_items(), conversation.title, state, self.watch.principal.tier
+            )
         )
         if resumed is not None and conversation.active is not None:
             answer, events = resumed
@@ -202,38 +205,46 @@ class RealtimeSocket:
                 item = await self._conversation.item(item_id)
                 self._send("conversation.item.retrieved", item=item)
             case DeleteItem(item_id):
-                await self._conversation.delete(item_id)
-                self._send("conversation.item.deleted", item_id=item_id)
+                version = await self._conversation.delete(item_id)
+                frame = self._wire.event("conversation.item.deleted", {"item_id": item_id})
+                await self._tabs.in_order(version, [frame])
             case TruncateItem():
                 await self._truncate_item(command)
             case TruncateConversation(item_id):
-                deleted_ids = await self._conversation.truncate_after(item_id)
-                self._writer.send(self._wire.conversation_truncated(item_id, deleted_ids))
+                deleted_ids, version = await self._conversation.truncate_after(item_id)
+                frame = self._wire.conversation_truncated(item_id, deleted_ids)
+                await self._tabs.in_order(version, [frame])
             case UpdateSession(settings):
-                await self._conversation.update(settings)
+                version = await self._conversation.update(settings)
                 self._wire.settings = settings
-                self._writer.send(self._wire.updated())
+                await self._tabs.in_order(version, [self._wire.updated()])
             case InputDraft(text):
                 # While an answer runs, nobody knows yet what the next prompt begins with.
                 if self._active() is None:
-                    self._drafts.offer(text)
+                    self._drafts.offer(text, self._taken_notice(received.event_id))
             case RenewToken(token):
                 self._send("repartee.token.renewed", expires_at=await self.watch.renew(token))
             case Ping():
                 self._send("repartee.pong")
+
+    def _taken_notice(self, event_id: str | None) -> Callable[[], None] | None:
+        """Tells a client that named its draft that a worker has it."""
+        if event_id is None:
+            return None
+        return lambda: self._send("repartee.input_draft.taken", draft_event_id=event_id)
 
     def _send(self, kind: str, **fields: object) -> None:
         self._writer.send(self._wire.event(kind, fields))
 
     async def _create_item(self, command: CreateItem, event_id: str | None) -> None:
         item, added = await self._conversation.add(command.item, command.previous_item_id, event_id)
-        self._writer.send_all(self._wire.created_item(item, added.previous_item_id, added.title))
+        frames = self._wire.created_item(item, added.previous_item_id, added.title)
+        await self._tabs.in_order(added.version if added.created else None, frames)
 
     async def _truncate_item(self, command: TruncateItem) -> None:
-        await self._conversation.truncate(command.item_id, command.text_end)
-        self._writer.send(
-            self._wire.truncated(command.item_id, command.text_end, command.audio_end_ms)
-        )
+        version = await self._conversation.truncate(command.item_id, command.text_end)
+        frame = self._wire.truncated(command.item_id, command.text_end, command.audio_end_ms)
+        await self._tabs.in_order(version, [frame])
 
     async def _create_response(self, command: CreateResponse, event_id: str | None) -> None:
         self._responses.check_open()
@@ -316,7 +327,7 @@ class RealtimeSocket:
             max_output_tokens=command.sampling.max_tokens,
             metadata=command.metadata,
         )
-        self._writer.send(view.created())
+        self._writer.send(view.created(answer.num_ahead()))
         if answer.charge is not None and answer.charge.standing.limits:
             self._send("rate_limits.updated", **answer.charge.standing.event_fields())
         self._start(RunningResponse(view, answer, conversation, self._writer))

@@ -80,6 +80,11 @@ class Answer:
         """The response's id."""
         return self._stream.request_id
 
+    def num_ahead(self) -> int | None:
+        """Requests that waited at its worker by that one's last word; None if not known."""
+        worker_id = self._stream.worker_id
+        return None if worker_id is None else self._responses.engine.num_waiting(worker_id)
+
     def __aiter__(self) -> Answer:
         return self
 

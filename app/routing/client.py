@@ -177,6 +177,13 @@ class EngineClient:
             param="model",
         )
 
+    def num_waiting(self, worker_id: str) -> int | None:
+        """Requests that wait at a worker by its last word; None if nothing is known of it."""
+        for state in self._directory.states():
+            if state.worker_id == worker_id:
+                return state.num_waiting
+        return None
+
     def ready(self) -> bool:
         """Whether a request sent now would be served: Redis serves, a worker is live."""
         return self._has_redis() and self._inbox.is_connected and bool(self._live())
@@ -254,21 +261,25 @@ class EngineClient:
             raise
         return stream
 
-    async def warm(self, warm: Warm) -> None:
+    async def warm(self, warm: Warm) -> bool:
         """Let the worker that will get a conversation's next request begin on its prompt.
 
         A hint: without a worker to take it, nothing happens.
+
+        Returns:
+            Whether it went to a worker.
 
         Raises:
             Unavailable: Redis failed.
         """
         chosen = policy.choose_to_warm(self._candidates(warm))
         if chosen is None:
-            return
+            return False
         worker_id = chosen.state.worker_id
         self._homes.note(warm.conversation_id, worker_id)
         with redis_errors("warm"):
             await self._commands.send(worker_id, warm)
+        return True
 
     async def release(self, conversation_id: str, *, everywhere: bool = False) -> None:
         """A conversation is closed: its KV need not be kept for it.

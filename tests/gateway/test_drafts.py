@@ -48,6 +48,16 @@ async def test_the_latest_draft_reaches_the_engine_with_the_turns_before_it(
     await until(lambda: gateway.engine.released == [warm.conversation_id])
 
 
+async def test_a_draft_with_an_event_id_is_told_when_a_worker_has_it(gateway: LiveGateway) -> None:
+    async with gateway.socket() as socket:
+        await receive(socket)
+        await send(socket, "repartee.input_draft", text="and then", event_id="d1")
+        taken = await receive(socket)
+        assert taken["type"] == "repartee.input_draft.taken"
+        assert taken["draft_event_id"] == "d1"
+        assert gateway.engine.warmed[-1].draft == "and then"
+
+
 async def test_none_goes_while_an_answer_runs(gateway: LiveGateway) -> None:
     async with gateway.socket() as socket:
         await receive(socket)
@@ -81,3 +91,14 @@ async def test_without_a_worker_it_is_lost_and_no_error(redis_url: str) -> None:
         await send(socket, "repartee.input_draft", text="hello there")
         await send(socket, "repartee.ping")
         assert (await receive(socket))["type"] == "repartee.pong"
+
+
+async def test_a_person_hears_their_tier_and_how_many_wait_before_them(
+    gateway: LiveGateway,
+) -> None:
+    async with gateway.socket() as socket:
+        assert (await receive(socket))["repartee.tier"] == "standard"
+        await send_item(socket, say("hello"))
+        await send(socket, "response.create")
+        created = (await receive_until(socket, "response.created"))[-1]
+        assert created["response"]["repartee.ahead"] == 0

@@ -325,8 +325,12 @@ class PageServer:
         await _send(
             socket,
             "session.created",
-            session={**session.shown(), "repartee.tier": self.script.tier},
-            **{"repartee.items": session.items, "repartee.items_remaining": 0},
+            session=session.shown(),
+            **{
+                "repartee.items": session.items,
+                "repartee.items_remaining": 0,
+                "repartee.tier": self.script.tier,
+            },
         )
         if session.active is not None:
             cursor = {"epoch": 1, "seq": len(session.active.log)}

@@ -90,9 +90,15 @@ class ResponseView:
             + b',"event_id":"'
         )
 
-    def created(self) -> bytes:
-        """`response.created`."""
+    def created(self, num_ahead: int | None = None) -> bytes:
+        """`response.created`.
+
+        Args:
+            num_ahead: Requests that wait before it, about; the private field `repartee.ahead`.
+        """
         response = self._response("in_progress", None, [], None)
+        if num_ahead is not None:
+            response["repartee.ahead"] = num_ahead
         return self._wire.event("response.created", {"response": response})
 
     def opening(self) -> list[bytes]:

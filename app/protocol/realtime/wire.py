@@ -104,7 +104,11 @@ class RealtimeWire:
         )
 
     def opened(
-        self, items: list[dict[str, Any]], title: str | None, resume: str | None = None
+        self,
+        items: list[dict[str, Any]],
+        title: str | None,
+        resume: str | None = None,
+        tier: str | None = None,
     ) -> list[bytes]:
         """The greeting: `session.created`, which carries a reopened conversation's items.
 
@@ -116,8 +120,10 @@ class RealtimeWire:
             items: The items.
             title: The conversation's, if it has one.
             resume: What became of the response that the client comes back for.
+            tier: Whose turn it is when many ask.
         """
-        extra = {} if resume is None else {"repartee.resume": resume}
+        private = {"repartee.resume": resume, "repartee.tier": tier}
+        extra = {name: value for name, value in private.items() if value is not None}
         return self._whole("session.created", items, title, extra)
 
     def resynced(self, items: list[dict[str, Any]], title: str | None) -> list[bytes]:
