@@ -56,7 +56,12 @@ class WatchedFile(Generic[T]):
         """Look for changes, for good."""
         while True:
             await asyncio.sleep(poll_s)
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception as error:
+                # The next change must not go unseen; the error's text may hold a secret.
+                reason = type(error).__name__
+                logger.error("%s %s failed to change: %s", self._setting, self.path, reason)
 
     async def refresh(self) -> bool:
         """Read the file; whether the content is another than before."""

@@ -49,6 +49,25 @@ async def test_watching_sees_a_file_that_took_its_place(tmp_path: Path) -> None:
         await task
 
 
+async def test_watching_goes_on_after_a_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "f"
+    path.write_text("one")
+    file = watched(path)
+    file.on_change.append(lambda: seen.append(file.value) if seen else 1 / 0)
+    seen: list[str] = []
+    task = asyncio.create_task(file.watch(poll_s=0.01))
+    path.write_text("two")
+    await until(lambda: "failed to change: ZeroDivisionError" in caplog.text)
+    seen.append("")
+    path.write_text("three")
+    await until(lambda: "three" in seen)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
 @pytest.mark.parametrize("content", [b"bad secret-text", b"\xffsecret-text", None, "long"])
 async def test_what_is_wrong_changes_nothing_and_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | str | None

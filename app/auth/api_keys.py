@@ -39,13 +39,14 @@ class ApiKeys:
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self._keys = tuple(keys)
+        self._sources = frozenset(key.principal.source for key in self._keys)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def has(self, source: str | None) -> bool:
         """Whether the key that a principal names as its source is there."""
-        return any(known.principal.source == source for known in self._keys)
+        return source in self._sources
 
     def find(self, key: str) -> Principal | None:
         """Who holds `key`; takes the same time whichever key matches, or none."""

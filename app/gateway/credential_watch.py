@@ -79,11 +79,11 @@ class CredentialWatch:
             self.stop()
             self._end("The credential is not valid any more; connect again.", "token_revoked")
 
-    async def renew(self, token: str) -> float | None:
+    async def renew(self, token: str) -> int | None:
         """Go on with another credential of the same tenant.
 
         Returns:
-            Unix seconds until which it is good; None for good.
+            Whole Unix seconds until which it is good; None for good.
 
         Raises:
             AuthenticationFailed: it is none; PermissionDenied: it is another tenant's.
@@ -94,7 +94,7 @@ class CredentialWatch:
         self.principal = principal
         self._error = None
         self.start()
-        return principal.expires_at
+        return None if principal.expires_at is None else int(principal.expires_at)
 
     def _end(self, message: str, code: str) -> None:
         self._error = AuthenticationFailed(message, code=code)
