@@ -50,11 +50,12 @@ class Bench:
         batches: How many sequences will run at once.
         prompts: Lengths of the prompts that are timed to the first token.
         num_steps: Tokens a plan decodes.
+        mixed_ms: Time of a step with prompts beside decodes; None is the worker's.
     """
 
     def __init__(
         self, shape: str, kind: str, head: str, batches: list[int], prompts: list[int],
-        num_steps: int,
+        num_steps: int, mixed_ms: float | None,
     ) -> None:  # fmt: skip
         max_batch = max(batches)
         config = SHAPES[shape]
@@ -68,6 +69,8 @@ class Bench:
         num_blocks = max(max_batch * (1024 // BLOCK), 8192 // BLOCK) + 64
         # As a worker sets it, but that nobody is told to come again later.
         engine_config = replace(gpu_config(num_blocks, max_batch), standard_max_wait_ms=1e9)
+        if mixed_ms is not None:
+            engine_config = replace(engine_config, mixed_step_ms=mixed_ms)
         card = ModelCard(shape, 0, config.context_window, config.vocab_size, 1, kind)
         runner = CudaRunner(model, engine_config, "cuda", max_decode_steps=num_steps)
         # Compilation within a step would teach the scheduler that steps are slow.
@@ -154,12 +157,16 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8,32,128")
     parser.add_argument("--prompts", default="128,512,4096")
     parser.add_argument("--steps", type=int, default=8, help="tokens a plan decodes")
+    parser.add_argument("--mixed-ms", type=float, help="see EngineConfig.mixed_step_ms")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     batches = [int(part) for part in options.batches.split(",") if part]
     prompts = [int(part) for part in options.prompts.split(",") if part]
-    bench = Bench(options.shape, options.kind, options.head, batches, prompts, options.steps)
+    bench = Bench(
+        options.shape, options.kind, options.head, batches, prompts, options.steps,
+        options.mixed_ms,
+    )  # fmt: skip
     name = f"{options.shape} {options.kind} head {options.head}"
     print(
         f"{name}: packed in {bench.load_s:.1f} s, ready in {bench.ready_s:.1f} s, "
