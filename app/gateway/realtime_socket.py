@@ -248,6 +248,8 @@ class RealtimeSocket:
 
     async def _create_response(self, command: CreateResponse, event_id: str | None) -> None:
         self._responses.check_open()
+        # Known without Redis, and before the conversation is taken.
+        self._responses.limiter.check(self.watch.principal)
         if not command.in_conversation:
             await self._start_out_of_band(command)
             return
