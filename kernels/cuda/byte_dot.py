@@ -17,10 +17,11 @@ from kernels.cuda.byte_gemv import byte_values, load_columns
 
 
 @triton.jit
-def _dot(acc, weight, x, ROUNDED: tl.constexpr, DECODE: tl.constexpr, BLOCK_K: tl.constexpr):
+def _dot(acc, weight, x, ROUNDED: tl.constexpr, DECODE: tl.constexpr, EXACT: tl.constexpr):
     """acc [BLOCK_N, BLOCK_M] += weight [BLOCK_N, BLOCK_K] times x [BLOCK_M, BLOCK_K], transposed.
 
-    Hopper's FP8 products keep 14 bits of a sum; each tile's goes to a float32 of its own.
+    Hopper's FP8 products keep 14 bits of a sum. With EXACT each tile's goes to a float32 of its
+    own, which takes twice the registers.
     """
     x = tl.trans(x)
     if not ROUNDED:
@@ -28,28 +29,30 @@ def _dot(acc, weight, x, ROUNDED: tl.constexpr, DECODE: tl.constexpr, BLOCK_K: t
         acc = tl.dot(weight, x, acc, input_precision="ieee")
     elif x.dtype == tl.int8:
         acc = tl.dot(weight, x, acc, out_dtype=tl.int32)
+    elif EXACT:
+        acc = tl.dot(weight, x, acc, max_num_imprecise_acc=weight.shape[1])
     else:
-        acc = tl.dot(weight, x, acc, max_num_imprecise_acc=BLOCK_K)
+        acc = tl.dot(weight, x, acc)
     return acc
 
 
 @triton.jit
 def _add_tile(
     acc, low, weight, x, x_low, scale_at, ROUNDED: tl.constexpr, PAIR: tl.constexpr,
-    DECODE: tl.constexpr, GROUPED: tl.constexpr, BLOCK_K: tl.constexpr,
+    DECODE: tl.constexpr, GROUPED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """One tile of K onto the sums; with scales by group of columns, onto the scaled sums."""
     if GROUPED:
         zeros = tl.zeros_like(low)
-        part = _dot(zeros, weight, x, ROUNDED, DECODE, BLOCK_K).to(tl.float32)
+        part = _dot(zeros, weight, x, ROUNDED, DECODE, EXACT).to(tl.float32)
         if PAIR:
             part = 256.0 * part
-            part += _dot(zeros, weight, x_low, ROUNDED, DECODE, BLOCK_K).to(tl.float32)
+            part += _dot(zeros, weight, x_low, ROUNDED, DECODE, EXACT).to(tl.float32)
         acc += part * tl.load(scale_at)[:, None]
     else:
-        acc = _dot(acc, weight, x, ROUNDED, DECODE, BLOCK_K)
+        acc = _dot(acc, weight, x, ROUNDED, DECODE, EXACT)
         if PAIR:
-            low = _dot(low, weight, x_low, ROUNDED, DECODE, BLOCK_K)
+            low = _dot(low, weight, x_low, ROUNDED, DECODE, EXACT)
     return acc, low
 
 
@@ -77,8 +80,8 @@ def byte_dot_kernel(
     tickets_ptr, M, N, up_rows, all_rows, x_stride, out_stride, K: tl.constexpr,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, ROUNDED: tl.constexpr,
-    PAIR: tl.constexpr, DECODE: tl.constexpr, HAS_BIAS: tl.constexpr, ADD: tl.constexpr,
-    SWIGLU: tl.constexpr, PDL: tl.constexpr,
+    PAIR: tl.constexpr, DECODE: tl.constexpr, EXACT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ADD: tl.constexpr, SWIGLU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[m, n] = x[m] . w[n] (+ bias) (+ residual), or SwiGLU of rows n and n + up_rows.
 
@@ -120,13 +123,13 @@ def byte_dot_kernel(
         scale_at = scale_ptr + (tile * BLOCK_K // GROUP) * all_rows + row
         weight = load_columns(weight_at, at, K, WHOLE)
         acc, low = _add_tile(
-            acc, low, weight, x, x_low, scale_at, ROUNDED, PAIR, DECODE, GROUPED, BLOCK_K
+            acc, low, weight, x, x_low, scale_at, ROUNDED, PAIR, DECODE, GROUPED, EXACT
         )
         if SWIGLU:
             weight = load_columns(up_at, at, K, WHOLE)
             up, up_low = _add_tile(
                 up, up_low, weight, x, x_low, scale_at + up_rows, ROUNDED, PAIR, DECODE, GROUPED,
-                BLOCK_K,
+                EXACT,
             )  # fmt: skip
     if PDL:
         gdc_launch_dependents()

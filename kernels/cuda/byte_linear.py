@@ -153,6 +153,8 @@ def _dot(
 ) -> None:
     rows, outputs = out.shape
     block_m, block_n, block_k, split, warps, stages = dot_tiles(weight, rows, gated)
+    # The sums of the large tiles that many rows want would not find room twice.
+    exact = rows < LIBRARY_ROWS
     tiles = (triton.cdiv(rows, block_m), triton.cdiv(outputs, block_n))
     parts = tiles[0] * tiles[1] * split * block_m * block_n * (2 if gated else 1)
     if split == 1 or parts > FLOATS:
@@ -164,7 +166,7 @@ def _dot(
         tickets(x.device, tiles[0] * tiles[1] if split > 1 else 1), rows, outputs, outputs,
         weight.rows, x.stride(0), out.stride(0), weight.columns, weight.group, block_m,
         block_n, block_k, split, x_scale is not None, x.shape[0] > rows, decode,
-        bias is not None, residual is not None, gated, num_warps=warps, num_stages=stages,
+        exact, bias is not None, residual is not None, gated, num_warps=warps, num_stages=stages,
         **overlap_options(),
     )  # fmt: skip
 
