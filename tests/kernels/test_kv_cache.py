@@ -30,15 +30,15 @@ def test_an_empty_cache_has_scales_where_values_are_8_bit(dtype: torch.dtype) ->
 def test_scales_that_are_missing_superfluous_or_of_another_shape_are_refused() -> None:
     values = torch.zeros(SHAPE, dtype=torch.int8)
     scale = torch.ones(SHAPE[:3])
-    with pytest.raises(ValueError, match="cache.k_scale: expected float32 scales beside"):
+    with pytest.raises(ValueError, match=r"cache\.k_scale: expected float32 scales beside"):
         LayerCache(values, values)
-    with pytest.raises(ValueError, match="cache.v_scale: expected float32 scales beside"):
+    with pytest.raises(ValueError, match=r"cache\.v_scale: expected float32 scales beside"):
         LayerCache(values, values, scale)
-    with pytest.raises(ValueError, match="cache.k_scale: expected None beside torch.float32"):
+    with pytest.raises(ValueError, match=r"cache\.k_scale: expected None beside torch.float32"):
         LayerCache(values.float(), values.float(), scale, scale)
-    with pytest.raises(ValueError, match=r"cache.v_scale: expected float32 \[5, 3, 16\], got"):
+    with pytest.raises(ValueError, match=r"cache\.v_scale: expected float32 \[5, 3, 16\], got"):
         LayerCache(values, values, scale, scale[:, :, :8].contiguous())
-    with pytest.raises(ValueError, match="cache.v: expected int8"):
+    with pytest.raises(ValueError, match=r"cache\.v: expected int8"):
         LayerCache(values, values.float(), scale, scale)
 
 
