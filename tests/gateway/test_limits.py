@@ -53,6 +53,13 @@ def create(text: str) -> list[str]:
     return [json.dumps(first), '{"type":"response.create","event_id":"mine"}']
 
 
+async def forget_requests(gateway: LiveGateway, redis_url: str) -> None:
+    """Let a minute have passed, as far as requests go."""
+    async with Redis.from_url(redis_url) as redis:
+        await redis.delete(f"{NAME}:req")
+    gateway.gateway.responses.limiter._closed.clear()
+
+
 async def test_every_answer_says_where_the_caller_stands(redis_url: str) -> None:
     async with limited(redis_url, requests_per_min=10, tokens_per_min=100_000) as gateway:
         first = await chat(gateway, max_tokens=5)
@@ -191,8 +198,7 @@ async def test_a_socket_hears_of_limits_and_lives_on(redis_url: str) -> None:
             assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
             assert error["event_id"] == "mine"
             assert 0 < error["repartee.retry_after_ms"] <= 30_000
-            async with Redis.from_url(redis_url) as redis:
-                await redis.delete(f"{NAME}:req")
+            await forget_requests(gateway, redis_url)
             await socket.send('{"type":"response.create"}')
             assert (await receive_until(socket, "response.done"))[-1]["response"][
                 "status"
@@ -276,8 +282,7 @@ async def test_a_changed_file_counts_at_once(redis_url: str, tmp_path: Path) -> 
         path.write_text("[default]\nrequests_per_min = 1\n[tenants.acme]\nrequests_per_min = 600\n")
         assert await file.refresh()
         # The budget was used up as far as one in a minute goes, which is all of it.
-        async with Redis.from_url(redis_url) as redis:
-            await redis.delete(f"{NAME}:req")
+        await forget_requests(gateway, redis_url)
         answer = await chat(gateway)
         assert (answer.status_code, answer.headers["x-ratelimit-limit-requests"]) == (200, "600")
 
