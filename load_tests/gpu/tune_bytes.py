@@ -125,7 +125,7 @@ def candidates(case: Case) -> Iterator[Settings]:
     for (block_m, block_n), block_k, split, warps, stages in itertools.product(
         tiles, (128, 256), (1, 2, 3, 4, 7), (4, 8), (3, 4, 5)
     ):
-        if not min(class_m, 128) <= block_m <= class_m:
+        if not min(class_m, 64) <= block_m <= class_m:
             continue
         if case.gated and block_n * block_m > 128 * 128:
             continue

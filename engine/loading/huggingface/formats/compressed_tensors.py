@@ -44,9 +44,11 @@ def compressed_tensors_format(settings: Settings) -> Mixed:
     Raises:
         ValueError: naming a setting that isn't supported.
     """
-    settings.choice("quantization_status", ("compressed", "frozen"), "compressed")
-    for name in ("kv_cache_scheme", "sparsity_config", "transform_config"):
+    settings.choice("quantization_status", ("compressed",), "compressed")
+    for name in ("kv_cache_scheme", "transform_config"):
         settings.unset(name)
+    if settings.get("sparsity_config"):
+        settings.part("sparsity_config").choice("format", ("dense",), "dense")
     ignored = _matcher(settings.names("ignore"))
     schemes = settings.part("config_groups")
     rules: list[Rule] = [(ignored, Mixed("dense", []))]
