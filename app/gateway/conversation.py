@@ -107,10 +107,13 @@ class Conversation:
         await self._store.finish_response(self.session_id, response_id, None)
         await self.reload()
 
-    async def update(self, settings: SessionSettings) -> None:
-        """Replace the settings."""
-        await self._store.update_settings(self.session_id, settings.to_dict(), origin=self.origin)
+    async def update(self, settings: SessionSettings) -> int:
+        """Replace the settings; the new version."""
+        version = await self._store.update_settings(
+            self.session_id, settings.to_dict(), origin=self.origin
+        )
         self.settings = settings
+        return version
 
     async def add(
         self, new: NewItem, previous_item_id: str | None, event_id: str | None
@@ -143,19 +146,26 @@ class Conversation:
         session = await self._store.load(self.session_id)
         return [Message(item.role, item.text) for item in session.items]
 
-    async def delete(self, item_id: str) -> None:
-        """Take an item out."""
-        await self._store.delete_item(self.session_id, item_id, origin=self.origin)
+    async def delete(self, item_id: str) -> int:
+        """Take an item out; the new version."""
+        return await self._store.delete_item(self.session_id, item_id, origin=self.origin)
 
-    async def truncate(self, item_id: str, text_end: int) -> None:
-        """Keep the first characters of an assistant's item."""
-        await self._store.truncate(self.session_id, item_id, text_end, origin=self.origin)
+    async def truncate(self, item_id: str, text_end: int) -> int | None:
+        """Keep the first characters of an assistant's item.
 
-    async def truncate_after(self, item_id: str | None) -> list[str]:
+        Returns:
+            The new version; None if nothing changed.
+        """
+        _, version = await self._store.truncate(
+            self.session_id, item_id, text_end, origin=self.origin
+        )
+        return version
+
+    async def truncate_after(self, item_id: str | None) -> tuple[list[str], int]:
         """Take out all that comes after an item; None takes out everything.
 
         Returns:
-            The ids of what was taken out.
+            The ids of what was taken out, and the new version.
 
         Raises:
             NotFound: no such item.

@@ -4,6 +4,10 @@ Each change of the conversation comes with its version, made here or on any gate
 socket's own are known by their origin and shown by whoever made them. A version that is
 missing means that something was not heard of: the client then gets the whole
 conversation anew.
+
+A client applies events one after the other, so they have to come in the order of the
+versions, its own among them: what it did itself is told when its turn is, and what came
+after a response's end waits until that end has been told.
 """
 
 from __future__ import annotations
@@ -46,6 +50,10 @@ DELETED_REASON = "the session was deleted"
 ATTACH_FIRST_S = 0.02
 ATTACH_MAX_S = 0.5
 ATTACH_TRIES = 12
+# How long an own change waits for its turn, and for its answer when its turn has come.
+TURN_WAIT_S = 2.0
+# How long what comes after a response's end waits for that end.
+END_WAIT_S = 10.0
 # Responses whose end, heard of late, is no news.
 REMEMBERED_RESPONSES = 32
 
@@ -83,14 +91,19 @@ class TabSync:
         self._version = conversation.version
         self._tasks: set[asyncio.Task[None]] = set()
         # Responses that are looked for, and of these the ones that have ended meanwhile.
-        self._attaching: set[str] = set()
+        self._attaching: dict[str, asyncio.Task[None]] = {}
         self._over: set[str] = set()
+        # Own changes that wait for their turn, and the one whose turn it is.
+        self._own: dict[int, tuple[list[bytes], asyncio.Event]] = {}
+        self._due: int | None = None
         self._shown: deque[str] = deque(maxlen=REMEMBERED_RESPONSES)
         self._is_resyncing = False
 
     def open(self) -> None:
         """Show changes from the version that the client was greeted with."""
-        self._version = self._conversation.version
+        self._version, self._due = self._conversation.version, None
+        for version in sorted(version for version in self._own if version <= self._version):
+            self._tell_own(version)
         self._subscription.listen(self._take, self._take_version)
 
     def close(self) -> None:
@@ -103,6 +116,36 @@ class TabSync:
         """The socket follows a response, and will show its end."""
         self._shown.append(response_id)
 
+    async def in_order(self, version: int | None, frames: list[bytes]) -> None:
+        """Send what tells of a change made by this socket, in its turn.
+
+        Args:
+            version: The conversation's after the change; None if nothing was changed.
+            frames: What tells of it.
+        """
+        if version is not None and version == self._due:
+            self._due = None
+            self._writer.send_all(frames)
+            self._subscription.listen(self._take, self._take_version)
+            return
+        if version is None or version <= self._version or not self._subscription.is_live:
+            self._writer.send_all(frames)
+            return
+        told = asyncio.Event()
+        self._own[version] = frames, told
+        try:
+            async with asyncio.timeout(TURN_WAIT_S):
+                await told.wait()
+        except TimeoutError:
+            # The feed was lost meanwhile; once it is back, the versions will differ.
+            self._tell_own(version)
+
+    def _tell_own(self, version: int) -> None:
+        frames, told = self._own.pop(version, ([], None))
+        self._writer.send_all(frames)
+        if told is not None:
+            told.set()
+
     def _take(self, change: Change) -> None:
         if change.version <= self._version:
             return
@@ -110,11 +153,31 @@ class TabSync:
             self._resync()
             return
         self._version = change.version
-        if change.origin != self._conversation.origin:
+        if isinstance(change.what, ResponseEnded):
+            self._ended(change.what.response_id)
+        elif change.origin != self._conversation.origin:
             self._show(change.what)
+        elif not isinstance(change.what, ResponseBegan):
+            self._take_own(change.version)
+
+    def _take_own(self, version: int) -> None:
+        """Tell of an own change, or wait until the socket has heard of its success."""
+        if version in self._own:
+            self._tell_own(version)
+            return
+        self._due = version
+        self._subscription.hold()
+        self._spawn(self._give_up(version))
+
+    async def _give_up(self, version: int) -> None:
+        await asyncio.sleep(TURN_WAIT_S)
+        if self._due == version:
+            # The change was made, and its answer lost.
+            self._due = None
+            self._resync()
 
     def _take_version(self, version: int) -> None:
-        if version != self._version:
+        if version > self._version:
             self._resync()
 
     def _show(self, what: What) -> None:
@@ -137,8 +200,6 @@ class TabSync:
                 self._writer.send(self._wire.updated())
             case ResponseBegan(active):
                 self._follow(active)
-            case ResponseEnded(response_id):
-                self._ended(response_id)
             case Renamed(title):
                 self._send("repartee.session.title", title=title)
             case SessionDeleted():
@@ -150,8 +211,7 @@ class TabSync:
 
     def _follow(self, active: ActiveResponse) -> None:
         """Show a response that began elsewhere, as soon as a worker has it."""
-        self._attaching.add(active.response_id)
-        self._spawn(self._attach(active))
+        self._attaching[active.response_id] = self._spawn(self._attach(active))
 
     async def _attach(self, active: ActiveResponse) -> None:
         try:
@@ -161,7 +221,7 @@ class TabSync:
             self._resync()
             return
         finally:
-            self._attaching.discard(active.response_id)
+            self._attaching.pop(active.response_id, None)
             self._over.discard(active.response_id)
         if answer is not None:
             view = response_view(self._wire, active)
@@ -188,10 +248,36 @@ class TabSync:
 
     def _ended(self, response_id: str) -> None:
         """A response that is followed shows its own end; another has left something."""
-        if response_id in self._attaching:
+        attaching, running = self._attaching.get(response_id), self._running(response_id)
+        if attaching is not None:
             self._over.add(response_id)
+            self._wait_for(self._end_of(response_id, attaching))
+        elif running is not None:
+            self._wait_for(self._end_of(response_id, None))
         elif response_id not in self._shown:
             self._resync()
+
+    async def _end_of(self, response_id: str, attaching: asyncio.Task[None] | None) -> None:
+        if attaching is not None:
+            await asyncio.wait({attaching})
+        running = self._running(response_id)
+        if running is not None:
+            await running.ended.wait()
+
+    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """Take no change until something is done."""
+        self._subscription.hold()
+        self._spawn(self._go_on_after(work))
+
+    async def _go_on_after(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(END_WAIT_S):
+                await work
+        except TimeoutError:
+            self._resync()
+            return
+        if not self._is_resyncing:
+            self._subscription.listen(self._take, self._take_version)
 
     def _resync(self) -> None:
         """Show the client the whole conversation as it stands."""
@@ -229,10 +315,11 @@ class TabSync:
         elif active.response_id not in self._attaching:
             self._follow(active)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def response_view(wire: RealtimeWire, active: ActiveResponse) -> ResponseView:

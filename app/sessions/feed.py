@@ -47,7 +47,9 @@ class Subscription:
     def __init__(self) -> None:
         self.session_id: str | None = None
         self._others: set[Subscription] = set()
+        self._is_live: Callable[[], bool] = lambda: False
         self._held: deque[Change] = deque(maxlen=MAX_HELD)
+        self._held_version: int | None = None
         self._on_change: Callable[[Change], None] | None = None
         self._on_version: Callable[[int], None] | None = None
 
@@ -56,9 +58,14 @@ class Subscription:
         """Whether nobody else listens to the conversation here."""
         return not self._others - {self}
 
-    def join(self, session_id: str, others: set[Subscription]) -> None:
+    @property
+    def is_live(self) -> bool:
+        """Whether changes come as they are made; not while Redis is away."""
+        return self._is_live()
+
+    def join(self, session_id: str, others: set[Subscription], is_live: Callable[[], bool]) -> None:
         """The feed follows a conversation for this listener and others."""
-        self.session_id, self._others = session_id, others
+        self.session_id, self._others, self._is_live = session_id, others, is_live
         others.add(self)
 
     def listen(
@@ -73,6 +80,9 @@ class Subscription:
         self._on_change, self._on_version = on_change, on_version
         while self._held and self._on_change is not None:
             self._on_change(self._held.popleft())
+        if self._held_version is not None and self._on_version is not None:
+            version, self._held_version = self._held_version, None
+            self._on_version(version)
 
     def hold(self) -> None:
         """Hold what comes until `listen`."""
@@ -87,7 +97,9 @@ class Subscription:
 
     def take_version(self, version: int) -> None:
         """The version that holds, from the feed."""
-        if self._on_version is not None:
+        if self._on_version is None:
+            self._held_version = version
+        else:
             self._on_version(version)
 
 
@@ -97,6 +109,9 @@ class ChangeFeed:
     Args:
         redis_url: Where.
         store: Knows the versions.
+
+    Attributes:
+        is_connected: Whether changes come as they are made.
     """
 
     def __init__(self, redis_url: str, store: SessionStore) -> None:
@@ -106,6 +121,7 @@ class ChangeFeed:
         self._confirmed: dict[str, asyncio.Future[None]] = {}
         self._pubsub: PubSub | None = None
         self._was_cut = False
+        self.is_connected = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -130,7 +146,8 @@ class ChangeFeed:
         Raises:
             Unavailable: Redis failed.
         """
-        subscription.join(session_id, self._subscriptions.setdefault(session_id, set()))
+        listeners = self._subscriptions.setdefault(session_id, set())
+        subscription.join(session_id, listeners, lambda: self.is_connected)
         confirmed = self._confirmed.get(session_id)
         if confirmed is None:
             confirmed = asyncio.get_running_loop().create_future()
@@ -174,14 +191,14 @@ class ChangeFeed:
                 delay_s, is_down = RETRY_FIRST_S, False
                 if not is_first:
                     await self._check_versions()
-                is_first = False
+                is_first, self.is_connected = False, True
                 await self._read_with_pings(pubsub)
             except (RedisError, OSError, TimeoutError) as error:
                 if not is_down:
                     logger.warning("change feed: %s; reconnecting", error or type(error).__name__)
                 is_down = True
             finally:
-                self._pubsub = None
+                self._pubsub, self.is_connected = None, False
                 if pubsub.connection is not None:
                     pubsub.connection.deregister_connect_callback(self._note_cut)
                 with suppress(RedisError, OSError):

@@ -158,7 +158,7 @@ async def test_bytes_are_counted_exactly(store: SessionStore, outside: redis_mod
 async def test_items_are_read_cut_and_deleted(store: SessionStore) -> None:
     await store.add_item("s1", Item("a", "assistant", "héllo"))
     assert (await store.get_item("s1", "a")).text == "héllo"
-    assert (await store.truncate("s1", "a", 2)).text == "hé"
+    assert (await store.truncate("s1", "a", 2))[0].text == "hé"
     assert (await store.get_item("s1", "a")).status == "incomplete"
     await store.add_item("s1", user("b"))
     with pytest.raises(InvalidRequest):
@@ -462,3 +462,18 @@ async def test_a_response_that_nobody_knows_does_not_block_the_conversation(
     outside.delete(shared_keys.log("r1"))
     await store.begin_response("s1", "r2", item_id="i2", deadline_at=later)
     assert await store.active_response("s1") is None
+
+
+async def test_an_answer_keeps_its_place_when_what_it_follows_is_deleted(
+    store: SessionStore,
+) -> None:
+    for first in (True, False):
+        if not first:
+            await store.add_item("s1", user("a"))
+        await store.add_item("s1", user("b"))
+        await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
+        await store.add_item("s1", user("c"))
+        await store.delete_item("s1", "b")
+        await store.finish_response("s1", "r1", Item("x", "assistant", "yes"))
+        assert await ids(store) == (["x", "c"] if first else ["a", "x", "c"])
+        await store.truncate_after("s1", None)
