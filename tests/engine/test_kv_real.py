@@ -50,8 +50,22 @@ class Chat:
         )
 
     def ask(self, name: str, text: str, max_tokens: int = 12) -> tuple[str, Finished]:
+        events = self.ask_all({name: text}, max_tokens)
+        assert isinstance(events[-1], Finished)
+        return text_of(events, name), events[-1]
+
+    def ask_all(self, texts: dict[str, str], max_tokens: int = 12) -> list[Any]:
+        """All at once; the events, in order."""
+        events: list[Any] = []
+        for name, text in texts.items():
+            events += self.engine.add(self.engine.prepare(self._request(name, text, max_tokens)))
+        while self.engine.has_work():
+            events += self.engine.step()
+        return events
+
+    def _request(self, name: str, text: str, max_tokens: int) -> GenerateRequest:
         now = time.time()
-        request = GenerateRequest(
+        return GenerateRequest(
             request_id=name,
             model=self.engine.card.id,
             messages=(Message("user", text),),
@@ -63,12 +77,12 @@ class Chat:
             created_at=now,
             deadline_at=now + 600,
         )
-        events: list[Any] = self.engine.add(self.engine.prepare(request))
-        while self.engine.has_work():
-            events += self.engine.step()
-        text = "".join(event.text for event in events if isinstance(event, Delta))
-        assert isinstance(events[-1], Finished)
-        return text, events[-1]
+
+
+def text_of(events: list[Any], name: str) -> str:
+    return "".join(
+        event.text for event in events if isinstance(event, Delta) and event.request_id == name
+    )
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +119,23 @@ def test_real_blocks_come_back_bit_by_bit_and_smaller(chat: Chat) -> None:
         assert np.array_equal(codec.unpack(small), bits)
     ratio = len(blocks) * codec.block_bytes / sum(map(len, packed))
     assert ratio > 1.3
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.int8], ids=str)
+def test_chats_on_one_long_beginning_get_the_same_words_together_and_alone(
+    loaded: LoadedModel, kv_dtype: torch.dtype
+) -> None:
+    # Above 512 tokens, two whole segments of the CPU's attention are computed once for all.
+    questions = ("What did the keeper write?", "Who passed?", "Why?", "Name one colour.")
+    texts = {f"r{i}": STORY * 7 + question for i, question in enumerate(questions)}
+    together = Chat(loaded, 0, num_blocks=160, kv_dtype=kv_dtype)
+    together.ask("first", STORY * 7, max_tokens=1)
+    events = together.ask_all(texts)
+    ends = [event for event in events if isinstance(event, Finished)]
+    assert all(end.usage.cached_tokens >= 512 for end in ends) and len(ends) == 4
+    alone = Chat(loaded, 0, num_blocks=160, kv_dtype=kv_dtype)
+    for name, text in texts.items():
+        assert text_of(events, name) == alone.ask(name, text)[0]
 
 
 def test_a_draft_makes_the_tokens_that_the_message_begins_with(loaded: LoadedModel) -> None:
