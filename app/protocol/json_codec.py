@@ -50,7 +50,10 @@ def decode(data: str | bytes) -> Any:
     num_brackets = text.count("[") + text.count("{")
     if num_brackets > MAX_CONTAINERS:
         if text.count('"') > MAX_QUOTES:
-            raise _too_large()
+            raise InvalidRequest(
+                f"The JSON holds more than {MAX_CONTAINERS} brackets and {MAX_QUOTES} quotes.",
+                code="json_too_large",
+            )
         _check_shape(text)
     try:
         value = orjson.loads(text)
