@@ -7,6 +7,7 @@ Sampling is imported from `kernels.sampling`.
 
 from kernels.embedding import embedding
 from kernels.linear_add import linear_add
+from kernels.mlp_add import mlp_add
 from kernels.norm_linear import norm_linear
 from kernels.norm_swiglu import norm_swiglu
 from kernels.pack import pack
@@ -18,6 +19,7 @@ from kernels.rope_kv_write import rope_kv_write, rope_table
 __all__ = [
     "embedding",
     "linear_add",
+    "mlp_add",
     "norm_linear",
     "norm_swiglu",
     "pack",

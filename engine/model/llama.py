@@ -123,8 +123,7 @@ class CausalLM:
                 layer.q_norm, layer.k_norm, eps,
             )  # fmt: skip
             kernels.linear_add(attended, layer.o, x, layer.o_bias)
-            gated = kernels.norm_swiglu(x, layer.mlp_norm, eps, layer.gate_up)
-            kernels.linear_add(gated, layer.down, x)
+            kernels.mlp_add(x, layer.mlp_norm, eps, layer.gate_up, layer.down)
         # Rows rise and are distinct: as many as tokens are all of them.
         wanted = x if len(logits_rows) == len(x) else x[logits_rows]
         return kernels.norm_linear(wanted, self._final_norm, eps, self._head)

@@ -42,7 +42,7 @@ def byte_linear(
         _dot(x, None, weight, bias, residual, out, gated)
     else:
         q, scale = quantize_rows(x, norm, eps, rounding)
-        if weight.kind == "fp8" and rows >= _library_rows(weight, gated):
+        if weight.kind == "fp8" and rows >= library_rows(weight, gated):
             _library(q, scale, weight, bias, residual, out, gated)
         else:
             _dot(q, scale, weight, bias, residual, out, gated)
@@ -210,8 +210,8 @@ def dot_key(weight: CudaWeight, class_m: int, gated: bool) -> str:
     return f"{weight_key(weight, gated)},{class_m}"
 
 
-def _library_rows(weight: CudaWeight, gated: bool) -> int:
-    """Rows from which `_library` is taken; more than ever come where it can't be."""
+def library_rows(weight: CudaWeight, gated: bool) -> int:
+    """Rows from which `library_product` is taken; more than ever come where it can't be."""
     if interpreted() or capability()[0] != 9 or weight.rows % 16 or weight.columns % 16:
         return 1 << 30
     if weight.group < weight.columns:
@@ -228,12 +228,7 @@ def _library(
     out: torch.Tensor,
     gated: bool,
 ) -> None:
-    """cuBLAS's FP8 product with a scale a row on both sides."""
-    assert weight.scale is not None
-    product = torch._scaled_mm(
-        q, weight.data.T, scale.unsqueeze(1), weight.scale,
-        out_dtype=torch.bfloat16, use_fast_accum=True,
-    )  # fmt: skip
+    product = library_product(q, scale, weight)
     if bias is not None:
         product += bias
     if gated:
@@ -242,3 +237,12 @@ def _library(
         residual += product
     else:
         out.copy_(product)
+
+
+def library_product(q: torch.Tensor, scale: torch.Tensor, weight: CudaWeight) -> torch.Tensor:
+    """cuBLAS's FP8 product with a scale a row on both sides: bf16 [T, N]."""
+    assert weight.scale is not None
+    return torch._scaled_mm(
+        q, weight.data.T, scale.unsqueeze(1), weight.scale, out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )  # fmt: skip

@@ -18,6 +18,38 @@ LIMITS = {"int8": 127.0, "int16": 127.0 * 257, "fp8": 448.0}
 
 
 @triton.jit
+def _rounded(x, LIMIT: tl.constexpr, FP8: tl.constexpr):
+    """A row as numbers of the kind with the largest value LIMIT, and its scale."""
+    largest = tl.max(tl.abs(x))
+    q = x * (LIMIT / tl.maximum(largest, 1e-30))
+    # A rounded reciprocal may carry the largest value a hair past the limit.
+    q = tl.minimum(tl.maximum(q, -LIMIT), LIMIT)
+    # Adding and taking away 1.5 * 2**23 steps rounds to the nearest step, ties to even: the
+    # conversion then has nothing left to round, which the interpreter gets wrong for FP8.
+    step = 1.0
+    if FP8:
+        # Three bits below the leading one; e4m3's smallest exponent is -6.
+        power = (q.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+        step = tl.maximum(power, 0.015625) * 0.125
+    q = (q + 12582912.0 * step) - 12582912.0 * step
+    return q, largest / LIMIT
+
+
+@triton.jit
+def _swiglu_rows_kernel(
+    gate_up_ptr, out_ptr, scale_ptr, F: tl.constexpr, BLOCK: tl.constexpr, LIMIT: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, BLOCK)
+    inside = k < F
+    gate = tl.load(gate_up_ptr + row * 2 * F + k, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up_ptr + row * 2 * F + F + k, mask=inside, other=0.0).to(tl.float32)
+    q, scale = _rounded(up * gate / (1.0 + tl.exp(-gate)), LIMIT, True)
+    tl.store(out_ptr + row * F + k, q.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(scale_ptr + row, scale)
+
+
+@triton.jit
 def _quantize_rows_kernel(
     x_ptr, norm_ptr, out_ptr, scale_ptr, x_stride, eps, K: tl.constexpr, BLOCK: tl.constexpr,
     LIMIT: tl.constexpr, FP8: tl.constexpr, PAIR: tl.constexpr, HAS_NORM: tl.constexpr,
@@ -34,18 +66,7 @@ def _quantize_rows_kernel(
     x = tl.load(x_ptr + row * x_stride + k, mask=inside, other=0.0).to(tl.float32)
     if HAS_NORM:
         x = x * tl.rsqrt(tl.sum(x * x) / K + eps) * norm
-    largest = tl.max(tl.abs(x))
-    q = x * (LIMIT / tl.maximum(largest, 1e-30))
-    # A rounded reciprocal may carry the largest value a hair past the limit.
-    q = tl.minimum(tl.maximum(q, -LIMIT), LIMIT)
-    # Adding and taking away 1.5 * 2**23 steps rounds to the nearest step, ties to even: the
-    # conversion then has nothing left to round, which the interpreter gets wrong for FP8.
-    step = 1.0
-    if FP8:
-        # Three bits below the leading one; e4m3's smallest exponent is -6.
-        power = (q.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-        step = tl.maximum(power, 0.015625) * 0.125
-    q = (q + 12582912.0 * step) - 12582912.0 * step
+    q, scale = _rounded(x, LIMIT, FP8)
     out_at = out_ptr + row * K + k
     if PAIR:
         # q = 256 * high + low, both from -128 to 127.
@@ -55,7 +76,7 @@ def _quantize_rows_kernel(
         tl.store(out_at + tl.num_programs(0).to(tl.int64) * K, low.to(tl.int8), mask=inside)
     else:
         tl.store(out_at, q.to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(scale_ptr + row, largest / LIMIT)
+    tl.store(scale_ptr + row, scale)
 
 
 def quantize_rows(
@@ -84,4 +105,16 @@ def quantize_rows(
         kind == "fp8", pair, norm is not None, num_warps=min(16, max(1, block // 1024)),
         **overlap_options(),
     )  # fmt: skip
+    return q, scale
+
+
+def swiglu_rows(gate_up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """silu(g) * u of [g, u] = gate_up [T, 2 F], contiguous, as FP8: q [T, F] and scales [T]."""
+    rows, columns = gate_up.shape[0], gate_up.shape[1] // 2
+    q = torch.empty(rows, columns, dtype=torch.float8_e4m3fn, device=gate_up.device)
+    scale = torch.empty(rows, dtype=torch.float32, device=gate_up.device)
+    block = triton.next_power_of_2(columns)
+    _swiglu_rows_kernel[(rows,)](
+        gate_up, q, scale, columns, block, LIMITS["fp8"], num_warps=min(16, max(1, block // 512))
+    )
     return q, scale

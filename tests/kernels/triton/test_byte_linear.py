@@ -227,3 +227,46 @@ def test_embedding_rows_of_grouped_bytes(device: torch.device) -> None:
     ids = torch.tensor([3, 39, 0], device=device)
     found = embedding(ids, pack(weight, device))
     assert_near(found, weight.dequantize()[ids.cpu()], 8e-3)
+
+
+@pytest.mark.parametrize("num_tokens", [2, 40])
+def test_library_products_from_one_to_the_next(
+    device: torch.device, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, num_tokens: int
+) -> None:
+    """The MLP of FP8 in one go, and as its two ops."""
+    from kernels.cuda import byte_linear
+    from kernels.cuda.linear import linear
+    from kernels.mlp_add import triton as fused
+
+    monkeypatch.setattr(byte_linear, "library_rows", lambda *_: 2)
+    monkeypatch.setattr(fused, "library_rows", lambda *_: 2)
+    gate_up = replace(row_weight("fp8", 192, 64), rounds_x=True)
+    down = replace(row_weight("fp8", 64, 96), rounds_x=True)
+    packed = pack(gate_up, device), pack(down, device)
+    wide = torch.randn(num_tokens, 80).to(dtype).to(device)
+    x = wide[:, :64]
+    norm = (torch.rand(64) + 0.5).to(dtype).to(device)
+    assert fused.fits(x, *packed)
+    met = met_by(x, norm, gate_up).cpu()
+    gated = norm_swiglu_reference.norm_swiglu(met, None, EPS, gate_up)
+    assert_near(linear(x, norm, EPS, packed[0], gated=True), gated, 1e-2)
+    expected = x.float().cpu()
+    linear_add_reference.linear_add(met_by(gated, None, down), down, expected)
+    apart = x.clone()
+    linear(linear(x, norm, EPS, packed[0], gated=True), None, EPS, packed[1], None, apart)
+    fused.mlp_add(x, norm, EPS, *packed)
+    # Rounding to FP8 again what differs by a bf16's last bit moves some of it by a step.
+    assert_near(x, expected, 2e-2)
+    assert_near(apart, expected, 2e-2)
+    with pytest.raises(ValueError, match="down: expected 96 columns"):
+        fused.mlp_add(x, norm, EPS, packed[0], pack(row_weight("fp8", 64, 32), device))
+
+
+def test_what_goes_as_two_ops(device: torch.device, dtype: torch.dtype) -> None:
+    from kernels.mlp_add import triton as fused
+
+    x = torch.zeros(300, 64, dtype=dtype, device=device)
+    for kind, rounds_x in (("int8", True), ("fp8", False)):
+        gate_up = pack(replace(row_weight(kind, 192, 64), rounds_x=rounds_x), device)
+        down = pack(replace(row_weight(kind, 64, 96), rounds_x=rounds_x), device)
+        assert not fused.fits(x, gate_up, down)
