@@ -6,6 +6,8 @@ Modules:
     route: one response's events and where they go.
     batch: one pipeline of writes to response logs and to listening gateways.
     publisher: what is written, when, and again after Redis was lost.
+    requests: checked, tokenised, cancelled, ended in time.
+    leases: kept while they last, and given back.
     adoption: responses that this worker was given by others.
     drafts: prompts that are still being typed, on their way to the engine.
     inbox: commands from the worker's inbox stream.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,9 +23,9 @@ from engine.contract import (
     GenerateRequest,
     event_from_wire,
     keys,
-    lease,
     progress_of,
 )
+from engine.worker import leases
 from engine.worker.redis_client import RedisDownError, RedisLine, Value
 from engine.worker.route import Route
 
@@ -194,27 +193,8 @@ class Adoption:
         Raises:
             RedisDownError: some may still be this worker's, until its heartbeat lapses.
         """
-        if not routes:
-            return
-        ids = [route.request_id for route in routes]
-        nobody = keys.owned(keys.NOBODY)
-        await self._execute(
-            [
-                ("SADD", nobody, *ids),
-                ("EXPIRE", nobody, keys.OWNED_TTL_S),
-                ("ZADD", keys.OWNERS, str(time.time()), keys.NOBODY),
-                ("EXPIRE", keys.OWNERS, keys.OWNED_TTL_S),
-                *(self._release(route) for route in routes),
-                ("SREM", keys.owned(self._worker_id), *ids),
-            ]
-        )
-
-    def _release(self, route: Route) -> tuple[Value, ...]:
-        listeners = orjson.dumps(route.listeners)
-        return (
-            *("EVAL", lease.RELEASE, 1, keys.lease(route.request_id)),
-            *(self._worker_id, route.epoch, keys.NOBODY, listeners),
-        )
+        if routes:
+            await self._execute(leases.release(self._worker_id, routes))
 
     async def _log(self, request_id: str) -> tuple[list[tuple[Cursor, bytes]], list[Event]]:
         made: list[tuple[Cursor, bytes]] = []

@@ -32,11 +32,11 @@ from engine.contract import (
     ReparteeError,
     Usage,
     keys,
-    lease,
 )
+from engine.worker import leases
 from engine.worker.batch import Batch
 from engine.worker.metrics import outcome_name
-from engine.worker.redis_client import RedisDownError, RedisLine, Value
+from engine.worker.redis_client import RedisDownError, RedisLine
 from engine.worker.route import MAX_LISTENERS, Route
 
 logger = logging.getLogger(__name__)
@@ -362,29 +362,12 @@ class Publisher:
         ]
         for start in range(0, len(live), MAX_BATCH_EVENTS):
             part = live[start : start + MAX_BATCH_EVENTS]
-            commands = [self._keep_command(route, request) for route, request in part]
-            owned = keys.owned(self._worker_id)
-            replies = await self._line.execute(
-                [
-                    *commands,
-                    ("SADD", owned, *(route.request_id for route, _ in part)),
-                    ("EXPIRE", owned, keys.OWNED_TTL_S),
-                    ("ZADD", keys.OWNERS, str(time.time()), self._worker_id),
-                    ("EXPIRE", keys.OWNERS, keys.OWNED_TTL_S),
-                ]
-            )
+            replies = await self._line.execute(leases.keep(self._worker_id, part))
             for (route, _), reply in zip(part, replies, strict=False):
                 if isinstance(reply, ResponseError):
                     logger.error("keeping the lease of %s: %s", route.request_id, reply)
                 elif reply == 0 and self._routes.get(route.request_id) is route:
                     self._lose(route)
-
-    def _keep_command(self, route: Route, request: GenerateRequest) -> tuple[Value, ...]:
-        body = orjson.dumps(request.to_wire())
-        return (
-            *("EVAL", lease.KEEP, 1, keys.lease(route.request_id), self._worker_id),
-            *(route.epoch, str(request.deadline_at), body, keys.OWNED_TTL_S),
-        )
 
     def _compare(self, route: Route, last_id: str | None) -> None:
         last = keys.cursor_from_entry_id(last_id) if last_id else Cursor(0, 0)

@@ -8,24 +8,16 @@ import secrets
 import signal
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from engine.contract import (
     Cancel,
     Command,
     Cursor,
-    DeadlineExceeded,
     Drain,
-    EngineFault,
-    Event,
-    Failed,
-    Finished,
     GenerateRequest,
     Listen,
-    NotFound,
-    Overloaded,
     Release,
     ReparteeError,
     Resume,
@@ -43,17 +35,12 @@ from engine.worker.heartbeat import Heartbeat
 from engine.worker.inbox import Inbox
 from engine.worker.publisher import Publisher
 from engine.worker.redis_client import RedisDownError, RedisLine
+from engine.worker.requests import Requests
 
 logger = logging.getLogger(__name__)
 
-# Requests being tokenised or waiting for it; above this, new ones are refused.
-MAX_PREPARING = 1024
-
 # Two, so that one huge prompt doesn't hold up everybody else's.
 PREPARE_THREADS = 2
-
-# The engine ends what is past its deadline; past this as well, the worker does.
-DEADLINE_GRACE_S = 1.0
 
 # How long the last events may take to reach Redis once nothing runs any more.
 SETTLE_S = 3.0
@@ -85,27 +72,27 @@ class Worker:
         self._draining = False
         self._stop = asyncio.Event()
         self._engine_died = False
-        self._preparing: set[str] = set()
-        # By the monotonic clock: the wall's may be set meanwhile.
-        self._deadlines: dict[str, float] = {}
         self._counters: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pool = ThreadPoolExecutor(PREPARE_THREADS, thread_name_prefix="prepare")
         self._thread = EngineThread(
             engine,
-            on_events=self._on_events,
-            on_refused=self._on_refused,
-            on_fault=self._on_fault,
+            on_events=lambda events: self._requests.take(events),
+            on_refused=lambda request_id, error: self._requests.refuse(request_id, error),
+            on_fault=lambda error: self._requests.fail_all(),
             on_dead=self._on_engine_dead,
         )
-        self._drafts = Drafts(engine, self._thread, self._pool, lambda: bool(self._preparing))
         name = f"repartee-worker-{self.worker_id}"
         self._lines = [RedisLine(redis_url, name) for _ in range(4)]
         self._publisher = Publisher(
             self._lines[0],
             self.worker_id,
-            on_lost=self._on_lost,
+            on_lost=lambda request_id: self._requests.lose(request_id),
             on_full=self._thread.pause,
+        )
+        self._requests = Requests(engine, self._thread, self._publisher, self._pool)
+        self._drafts = Drafts(
+            engine, self._thread, self._pool, lambda: self._requests.num_preparing > 0
         )
         self._adoption = Adoption(
             self._lines[3],
@@ -133,7 +120,7 @@ class Worker:
             beat_at=time.time(),
             last_step_at=self._thread.last_step_at,
             num_running=stats.num_running,
-            num_waiting=stats.num_waiting + len(self._preparing),
+            num_waiting=stats.num_waiting + self._requests.num_preparing,
             used_blocks=stats.used_blocks,
             num_blocks=stats.num_blocks,
             decode_tokens_per_s=stats.decode_tokens_per_s,
@@ -147,12 +134,13 @@ class Worker:
         return {
             **metrics.zeros(),
             **self._publisher.counters,
+            **self._requests.counters,
             **self._counters,
             **stats.counters,
             "repartee_unreadable_commands_total": self._inbox.num_bad,
             "repartee_engine_steps_total": self._thread.num_steps,
             "repartee_requests_running": stats.num_running,
-            "repartee_requests_waiting": stats.num_waiting + len(self._preparing),
+            "repartee_requests_waiting": stats.num_waiting + self._requests.num_preparing,
             "repartee_responses_live": self._publisher.num_live,
             "repartee_kv_blocks_used": stats.used_blocks,
             "repartee_kv_blocks": stats.num_blocks,
@@ -187,8 +175,8 @@ class Worker:
         for task in [*loops, stopping, *self._tasks]:
             task.cancel()
         await asyncio.gather(*loops, stopping, *self._tasks, return_exceptions=True)
-        await self._adoption.close()
-        await self._drafts.close()
+        for part in (self._adoption, self._requests, self._drafts):
+            await part.close()
         self._thread.stop(THREAD_STOP_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
         for line in self._lines:
@@ -242,7 +230,8 @@ class Worker:
             case Resume(request_id):
                 self._adoption.start(request_id)
             case Cancel(request_id):
-                self._cancel(request_id)
+                self._requests.cancel(request_id)
+                self._adoption.cancel(request_id)
             case Listen(request_id, gateway_id, next_seq):
                 if self._publisher.is_known(request_id):
                     self._publisher.listen(request_id, gateway_id, next_seq)
@@ -272,7 +261,7 @@ class Worker:
             return
         self._counters["repartee_taken_over_total"] += 1
         if adopted.is_cancelled:
-            self._finish_cancelled(request.request_id)
+            self._requests.end_cancelled(request.request_id)
         elif adopted.is_whole:
             self._begin(request)
         else:
@@ -296,29 +285,13 @@ class Worker:
         )
 
     def _begin(self, request: GenerateRequest) -> None:
-        request_id = request.request_id
         if self._draining:
-            self._spawn(self._pass_on(request_id), f"pass-on-{request_id}")
+            task = asyncio.create_task(self._pass_on(request.request_id), name="pass-on")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
             return
         self._drafts.drop(request.conversation_id)
-        try:
-            left_s = request.deadline_at - time.time()
-            error = self._refusal(request, left_s)
-        except TypeError as unreadable:
-            # A value of the wrong type, from a gateway of another make.
-            self._on_refused(request_id, unreadable)
-            return
-        if error is not None:
-            self._publisher.fail(request_id, error)
-            return
-        self._deadlines[request_id] = time.monotonic() + left_s
-        self._preparing.add(request_id)
-        self._spawn(self._prepare(request), f"prepare-{request_id}")
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._requests.begin(request)
 
     async def _pass_on(self, request_id: str) -> None:
         """What comes while this worker stops is another's."""
@@ -327,80 +300,11 @@ class Worker:
         except RedisDownError as error:
             logger.warning("response %s is left to be taken over: %s", request_id, error)
 
-    def _refusal(self, request: GenerateRequest, left_s: float) -> ReparteeError | None:
-        if request.model != self._engine.card.id:
-            return NotFound(
-                f"model {request.model!r} is not served here, {self._engine.card.id!r} is.",
-                code="model_not_found",
-                param="model",
-            )
-        if left_s <= 0:
-            return DeadlineExceeded("The request's deadline passed before it could start.")
-        # One that was begun elsewhere is not refused.
-        if len(self._preparing) >= MAX_PREPARING and request.epoch == 1:
-            return Overloaded(
-                f"The worker's queue is full ({MAX_PREPARING} requests).", retry_after_ms=1000
-            )
-        return None
-
-    async def _prepare(self, request: GenerateRequest) -> None:
-        """Tokenise off the loop, then hand to the engine, unless cancelled meanwhile."""
-        request_id = request.request_id
-        loop = asyncio.get_running_loop()
-        try:
-            prepared = await loop.run_in_executor(self._pool, self._engine.prepare, request)
-        except Exception as error:
-            self._on_refused(request_id, error)
-        else:
-            if self._publisher.has(request_id, request.epoch):
-                self._thread.add(request_id, prepared)
-        finally:
-            self._preparing.discard(request_id)
-
-    def _cancel(self, request_id: str) -> None:
-        self._counters["repartee_cancels_total"] += 1
-        self._adoption.cancel(request_id)
-        if request_id in self._preparing:
-            self._finish_cancelled(request_id)
-        elif self._publisher.is_live(request_id):
-            self._thread.cancel(request_id)
-
-    def _finish_cancelled(self, request_id: str) -> None:
-        """End a response that the engine doesn't have."""
-        self._deadlines.pop(request_id, None)
-        self._publisher.cancel(request_id)
-
-    def _on_lost(self, request_id: str) -> None:
-        self._deadlines.pop(request_id, None)
-        self._thread.cancel(request_id)
-
     def _on_bad_submit(
         self, request_id: str, epoch: int, gateway_id: str, error: ReparteeError
     ) -> None:
         if self._publisher.open(request_id, epoch, [gateway_id]):
             self._publisher.fail(request_id, error)
-
-    def _on_events(self, events: list[Event]) -> None:
-        self._publisher.offer(events)
-        for event in events:
-            if isinstance(event, Finished | Failed):
-                self._deadlines.pop(event.request_id, None)
-
-    def _on_refused(self, request_id: str, error: Exception) -> None:
-        """`prepare` or `add` raised: the client's fault if the contract says so, else ours."""
-        if not isinstance(error, ReparteeError):
-            logger.error("request %s failed", request_id, exc_info=error)
-            error = EngineFault("The engine failed on this request.")
-        self._deadlines.pop(request_id, None)
-        self._publisher.fail(request_id, error)
-
-    def _on_fault(self, error: Exception) -> None:
-        self._counters["repartee_engine_faults_total"] += 1
-        for request_id in self._publisher.live_ids():
-            if request_id not in self._preparing:
-                self._on_refused(request_id, EngineFault("The engine failed; try again."))
-                # It may still wait to be added.
-                self._thread.cancel(request_id)
 
     def _on_engine_dead(self) -> None:
         logger.critical("the engine keeps failing; stopping")
@@ -409,9 +313,4 @@ class Worker:
 
     def _on_beat(self) -> None:
         self._publisher.forget_ended()
-        now = time.monotonic()
-        for request_id, deadline_at in list(self._deadlines.items()):
-            if deadline_at + DEADLINE_GRACE_S <= now:
-                del self._deadlines[request_id]
-                self._publisher.fail(request_id, DeadlineExceeded("The request's deadline passed."))
-                self._thread.cancel(request_id)
+        self._requests.expire()

@@ -259,6 +259,6 @@ async def test_unknown_cancels_and_broken_commands_leave_no_trace(
             assert text_of(answer) == TEXT and isinstance(answer[-1], Finished)
             await until(lambda: client.workers()[0].metrics["repartee_cancels_total"] == 10_002)
             assert client.workers()[0].metrics["repartee_unreadable_commands_total"] == 13
-            assert worker._publisher.num_live == 0 and not worker._preparing
-            assert not worker._deadlines and not worker._tasks
+            assert worker._publisher.num_live == 0
+            assert worker._requests.is_idle and not worker._tasks
             assert not any("r9999" in name for name in outside.scan_iter("*"))
