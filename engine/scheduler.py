@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from engine.admission import Admission
 from engine.batch import Batch
+from engine.batch_forming import BatchForming
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.contract import Tier
@@ -63,6 +64,7 @@ class Scheduler:
         self.blocks = BlockManager(config.num_blocks, config.block_size)
         self.budget = StepBudget()
         self.waits = WaitEstimator(config, self.budget)
+        self.forming = BatchForming(config.batch_wait_ms / 1000, self.budget)
         self.speculation = Speculation(config)
         self.swaps = Swaps(self.blocks, host_tier)
         self.warm_ups = WarmUps(config, self.blocks, self.swaps)
@@ -130,6 +132,7 @@ class Scheduler:
         """Queue a new sequence, whose wait was foreseen."""
         self.shares.add(seq)
         self.waits.added(seq)
+        self.forming.arrived(seq.arrived_at)
         self._queue.insert(seq)
 
     def remove(self, seq: Sequence) -> None:
@@ -155,7 +158,11 @@ class Scheduler:
         num_suspended = self._suspension.count
         self._suspension.reserve_decodes(now)
         # What was just suspended for want of blocks would only come straight back.
-        if self.waiting and self._suspension.count == num_suspended:
+        if (
+            self.waiting
+            and self._suspension.count == num_suspended
+            and not self.forming.holds(now, self.waiting, self.running)
+        ):
             self._admission.admit(now)
         self._is_queued = bool(self.waiting)
         shares = share_step(self.running, self.budget, self._config, now)

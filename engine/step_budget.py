@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
+from engine.linear_fit import LinearFit
 from engine.step_costs import StepCosts
 
 # Below 2, with room for noise: running chats see their gaps at most doubled.
@@ -43,8 +44,15 @@ class StepBudget:
         self._recent_pieces: deque[int] = deque(maxlen=_NUM_RECENT)
         # How much longer decodes take than they used to.
         self._recent_slowness: deque[float] = deque(maxlen=_NUM_RECENT)
+        # What pieces of so many tokens add to the decodes of a step.
+        self._pieces = LinearFit()
         self._num_mixed = 0
         self._surprised = False
+
+    @property
+    def mixed_base_ms(self) -> float | None:
+        """What any piece adds to a step of decodes, however small; None while unknown."""
+        return self._pieces.base
 
     @property
     def slowness(self) -> float:
@@ -84,6 +92,8 @@ class StepBudget:
         self._surprised = usual_ms > _SURPRISE * expected_ms
         self._recent_token_ms.append(max(usual_ms - decode_ms, 0.0) / num_prompt_tokens)
         self._recent_pieces.append(num_prompt_tokens)
+        # A single hiccup may not bend the line.
+        self._pieces.add(num_prompt_tokens, min(usual_ms, 3 * expected_ms) - decode_ms)
         token_ms = statistics.median(self._recent_token_ms)
         if self._token_ms is None:
             self._token_ms = token_ms

@@ -29,6 +29,7 @@ class Costs:
         base_ms: Of any step.
         prompt_ms: For each token of a prompt.
         decode_ms: For each sequence that decodes: sampling and text on top of the token.
+        mixed_ms: Of a step with pieces of prompts beside decodes, on top.
         context_ms: For each token and 1000 tokens before it.
         noise: Spread of a step's time, as a share.
     """
@@ -36,6 +37,7 @@ class Costs:
     base_ms: float = 12.0
     prompt_ms: float = 0.35
     decode_ms: float = 1.2
+    mixed_ms: float = 0.0
     context_ms: float = 0.05
     noise: float = 0.05
 
@@ -63,6 +65,9 @@ class Machine:
     def run(self, plan: StepPlan) -> StepOutput:
         costs = self._costs
         elapsed_ms = costs.base_ms
+        is_decode = [item.num_tokens == 1 for item in plan.work]
+        if any(is_decode) and not all(is_decode):
+            elapsed_ms += costs.mixed_ms
         for item in plan.work:
             each_ms = costs.decode_ms if item.num_tokens == 1 else costs.prompt_ms
             elapsed_ms += item.num_tokens * (each_ms + costs.context_ms * item.start / 1000)
