@@ -39,7 +39,9 @@ async def ask(gateway: LiveGateway, request: bytes) -> tuple[int, dict[str, str]
     ("request_bytes", "status", "code"),
     [
         (
-            b"GET /livez HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 100_000 + b"\r\n\r\n",
+            b"GET /livez HTTP/1.1\r\nconnection: close\r\nhost: localhost\r\nx: "
+            + b"x" * 100_000
+            + b"\r\n\r\n",
             431,
             "request_head_too_large",
         ),
