@@ -35,7 +35,7 @@ function figuresOf({ turn, tier, reconnects, conversation }) {
 		["answer", usage ? String(usage.output_tokens) : "–"],
 		["reconnects", String(reconnects)],
 	]
-	if (turn?.ahead != null) figures.splice(1, 0, ["ahead in the queue", String(turn.ahead)])
+	if (turn?.ahead != null) figures.splice(1, 0, ["ahead", String(turn.ahead)])
 	if (tier !== null) figures.push(["tier", tier])
 	return figures
 }

@@ -285,3 +285,38 @@ def test_the_key_is_asked_for_only_when_needed(page: Page, server: PageServer, w
     expect(chat.answer).to_have_text("Hello there.")
     expect(field).to_be_hidden()
     chat.check_clean()
+
+
+def test_an_answer_goes_on_over_sleep(chat: ChatPage) -> None:
+    """A frozen page, as of a laptop that is shut, while the answer comes to its end."""
+    chat.server.script.chunks = CHUNKS
+    chat.server.script.hold_before = 10
+    chat.ask()
+    expect(chat.answer).to_have_text("".join(CHUNKS[:10]).strip())
+    devtools = chat.page.context.new_cdp_session(chat.page)
+    devtools.send("Page.setWebLifecycleState", {"state": "frozen"})
+    chat.server.drop()
+    chat.server.release()
+    (session,) = chat.server.sessions.values()
+    chat.until(lambda: session.active is None)
+    chat.allowed = LOST
+    devtools.send("Page.setWebLifecycleState", {"state": "active"})
+    expect(chat.answer).to_have_text(TEXT)
+    chat.idle()
+    expect(chat.banner).to_be_hidden()
+    assert len(chat.server.sent("response.create")) == 1
+
+
+def test_offline_is_told_as_it_is(chat: ChatPage) -> None:
+    chat.allowed = LOST
+    chat.ask_and_wait("one")
+    chat.page.context.set_offline(True)
+    chat.server.drop()
+    expect(chat.banner).to_contain_text("You are offline.")
+    chat.ask("two")
+    expect(chat.users).to_have_text(["one", "two"])
+    chat.page.context.set_offline(False)
+    expect(chat.answers).to_have_count(2)
+    chat.idle()
+    expect(chat.banner).to_be_hidden()
+    assert len(chat.server.sent("response.create")) == 2

@@ -115,3 +115,20 @@ def test_a_link_opens_apart_and_tells_nothing(chat: ChatPage) -> None:
         "href", "https://e.org/p.png"
     )
     assert chat.answer.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("payload", PAYLOADS[:4])
+def test_titles_and_finds_in_the_list_are_text(chat: ChatPage, payload: str) -> None:
+    chat.page.evaluate(WATCH)
+    entry = {"id": 'sess_"><b>', "title": payload, "updated_at": 1, "match": {"excerpt": payload}}
+    chat.page.route(
+        "**/v1/sessions?*", lambda route: route.fulfill(json={"data": [entry], "next_after": None})
+    )
+    chat.page.keyboard.press("Control+k")
+    row = chat.page.locator("#chats-list a")
+    expect(row.locator("span")).to_have_text(payload)
+    expect(row.locator("small")).to_have_text(payload)
+    chat.page.get_by_role("button", name="More for").click()
+    chat.page.locator("#chat-menu").get_by_role("button", name="Delete").click()
+    expect(chat.page.get_by_role("dialog")).to_contain_text(payload)
+    check_harmless(chat)
