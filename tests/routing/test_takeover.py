@@ -251,7 +251,16 @@ async def test_a_response_that_kills_its_workers_is_given_up(
             outside.set(keys.worker("dead"), keys.WORKER_GONE)
             stream = await client.submit(make_request(script(text=TEXT, stall_after=9)))
             key = keys.lease(stream.request_id)
-            await read_some(stream, 4)
+            await until(
+                lambda: (
+                    sum(
+                        event.num_tokens
+                        for event in log_of(outside, stream.request_id)
+                        if isinstance(event, Delta)
+                    )
+                    == 9
+                )
+            )
 
             def die() -> None:
                 outside.sadd(keys.owned("dead"), stream.request_id)
