@@ -18,6 +18,8 @@ from kernels.weights import Weight
 # Where in a word the nibble of each of its eight outputs is.
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 _WORD = len(_PLACES)
+# Brings a nibble of the upper of two words to the upper half of the lower one's byte.
+_UPPER = 32 - 4
 
 
 def awq_format(settings: Settings) -> Mixed:
@@ -75,10 +77,6 @@ def _paired(words: torch.Tensor) -> torch.Tensor:
     both = words.T.contiguous().view(torch.int64)
     out = torch.empty(both.shape[0], _WORD, both.shape[1], dtype=torch.uint8)
     for row, place in enumerate(_PLACES):
-        low, high = both >> (4 * place), both >> (WIDE_SHIFT + 4 * place)
+        low, high = both >> (4 * place), both >> (_UPPER + 4 * place)
         out[:, row] = (low & 15) | (high & 0xF0)
     return out.flatten(0, 1)
-
-
-# Brings a nibble of the upper word to where the lower word's byte has its upper half.
-WIDE_SHIFT = 32 - 4

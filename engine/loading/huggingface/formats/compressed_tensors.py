@@ -119,9 +119,7 @@ def _plain(scheme: Settings, weights: Settings, wanted: str | None) -> ScaledByt
     rounds, static = False, False
     if scheme.get("input_activations") is not None:
         rounds, static = True, _static_inputs(scheme.part("input_activations"), kind)
-    name = ("fp8" if kind == "float" else "w8") + (
-        "" if kind == "float" else "a8" if rounds else "a16"
-    )
+    name = "fp8" if kind == "float" else "w8a8" if rounds else "w8a16"
     return ScaledBytes(
         name, "fp8" if kind == "float" else "int8", block, rounds, "weight_scale",
         "input_scale" if static else "", symmetric,
