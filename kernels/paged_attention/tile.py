@@ -30,8 +30,10 @@ def attend_tile(
     if MASKED:
         scores = tl.where(visible, scores, -float("inf"))
     new_top = tl.maximum(top, tl.max(scores, 1))
-    shrink = tl.exp2(top - new_top)
-    p = tl.exp2(scores - new_top[:, None])
+    # A row that has seen no key yet: both are -inf, and 0 serves as well.
+    base = tl.where(new_top == -float("inf"), 0.0, new_top)
+    shrink = tl.exp2(top - base)
+    p = tl.exp2(scores - base[:, None])
     total = total * shrink + tl.sum(p, 1)
     if QUANTIZED:
         p *= tl.load(v_scale_ptr + row, mask=ok, other=0.0)[None, :]

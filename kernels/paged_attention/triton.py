@@ -7,11 +7,12 @@ import triton
 
 from kernels.checks import expect
 from kernels.cuda.launch import num_multiprocessors, overlap_options, tuned
-from kernels.cuda.scratch import float_scratch, tickets
+from kernels.cuda.scratch import FLOATS, float_scratch, tickets
 from kernels.kv_cache import KV_DTYPES, AttentionBatch, LayerCache, SharedPrefix
 from kernels.paged_attention.decode_kernel import decode_kernel
 from kernels.paged_attention.prefill_kernel import prefill_kernel
 from kernels.paged_attention.prefix_kernel import prefix_kernel
+from kernels.paged_attention.verify_kernel import verify_kernel
 from kernels.paged_attention.whole_prompt import (
     LIBRARY_TOKENS,
     has_library_attention,
@@ -20,6 +21,8 @@ from kernels.paged_attention.whole_prompt import (
 
 LOG2_E = 1.4426950408889634
 MAX_SPLITS = 32
+# Query rows, tokens by heads of a KV head, that a program of `verify_kernel` takes at most.
+_VERIFY_ROWS = 128
 
 
 def paged_attention(
@@ -40,6 +43,8 @@ def paged_attention(
     out = torch.empty(q.shape[0], q.shape[1] * head_dim, dtype=q.dtype, device=q.device)
     if batch.max_query_len == 1 and num_sequences == q.shape[0]:
         _decode(q, cache, batch, scale, out)
+    elif _is_verify(q, cache, batch):
+        _verify(q, cache, batch, scale, out)
     elif _is_whole_prompt(q, cache, batch):
         whole_prompt(q, cache, batch, scale, out)
     else:
@@ -126,6 +131,41 @@ def _prefix(
         triton.next_power_of_2(head_dim), settings.get("tile", 64), splits, cache.is_quantized,
         num_warps=settings.get("warps", 4), num_stages=settings.get("stages", 2),
         **overlap_options(),
+    )  # fmt: skip
+
+
+def _is_verify(q: torch.Tensor, cache: LayerCache, batch: AttentionBatch) -> bool:
+    """A few queries a sequence, and so few sequences that their KV is better shared out."""
+    _, num_kv, _, head_dim = cache.k.shape
+    group, num_sequences = q.shape[1] // num_kv, len(batch.context_lens)
+    rows = _verify_queries(batch, group) * triton.next_power_of_2(group)
+    splits = num_splits(num_sequences, num_kv, batch.max_context_len)
+    floats = num_sequences * num_kv * splits * rows * (head_dim + 2)
+    return splits > 1 and rows <= _VERIFY_ROWS and floats <= FLOATS
+
+
+def _verify_queries(batch: AttentionBatch, group: int) -> int:
+    """Queries of a sequence as the kernel pads them."""
+    least = 16 // triton.next_power_of_2(group)
+    return max(1, least, triton.next_power_of_2(batch.max_query_len))
+
+
+def _verify(
+    q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float, out: torch.Tensor
+) -> None:
+    _, num_kv, block_size, head_dim = cache.k.shape
+    num_sequences, group = len(batch.context_lens), q.shape[1] // num_kv
+    queries = _verify_queries(batch, group)
+    splits = num_splits(num_sequences, num_kv, batch.max_context_len)
+    num_parts = num_sequences * num_kv * splits * queries * group
+    parts = float_scratch(q.device, num_parts * (head_dim + 2))
+    verify_kernel[(num_sequences, num_kv, splits)](
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.block_tables,
+        batch.query_starts, batch.context_lens, parts, parts[num_parts * head_dim :],
+        tickets(q.device, num_sequences * num_kv), out, batch.block_tables.stride(0),
+        scale * LOG2_E, num_kv, group, triton.next_power_of_2(group), queries, block_size,
+        head_dim, triton.next_power_of_2(head_dim), 64, splits, cache.is_quantized,
+        num_warps=4, num_stages=2, **overlap_options(),
     )  # fmt: skip
 
 
