@@ -36,6 +36,7 @@ function figuresOf({ turn, tier, reconnects, conversation }) {
 		["reconnects", String(reconnects)],
 	]
 	if (turn?.ahead != null) figures.splice(1, 0, ["ahead", String(turn.ahead)])
+	if (turn?.queuedMs != null) figures.splice(1, 0, ["waited", `${(turn.queuedMs / 1000).toFixed(2)} s`])
 	if (tier !== null) figures.push(["tier", tier])
 	return figures
 }

@@ -5,7 +5,7 @@
  */
 
 export function newTurn(now) {
-	return { askedAt: now, firstAt: null, lastAt: null, chars: 0, ahead: null, usage: null }
+	return { askedAt: now, firstAt: null, lastAt: null, chars: 0, ahead: null, usage: null, queuedMs: null }
 }
 
 /** @param {any} event  From the server. */
@@ -25,7 +25,14 @@ export function noteEvent(turn, event, now) {
 				chars: turn.chars + event.delta.length,
 			}
 		case "response.done":
-			return turn && { ...turn, lastAt: now, usage: event.response.usage ?? null }
+			return (
+				turn && {
+					...turn,
+					lastAt: now,
+					usage: event.response.usage ?? null,
+					queuedMs: event["repartee.queued_ms"] ?? null,
+				}
+			)
 		default:
 			return turn
 	}

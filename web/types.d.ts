@@ -112,6 +112,8 @@ interface Turn {
   ahead: number | null
   /** As in `response.done`. */
   usage: any
+  /** How long it waited in the queue, by the server's clock. */
+  queuedMs: number | null
 }
 
 interface ChatState {

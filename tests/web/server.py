@@ -58,6 +58,7 @@ class Script:
         context_window: Of the model, in tokens.
         usage: Of `response.done`.
         tier: Named in `session.created`.
+        queued_ms: Of `response.done`.
     """
 
     chunks: list[str] = field(default_factory=lambda: ["Hello", " there."])
@@ -76,6 +77,7 @@ class Script:
     context_window: int = 8192
     usage: dict[str, Any] | None = None
     tier: str | None = None
+    queued_ms: float | None = None
 
 
 @dataclass
@@ -459,7 +461,8 @@ class PageServer:
             await self._tell(session, "response.output_text.done", **place, text=answer.text)
             await self._tell(session, "conversation.item.done", item=answer.item())
         response = {**answer.response(), "usage": script.usage}
-        await self._tell(session, "response.done", response=response)
+        private = {"repartee.queued_ms": script.queued_ms}
+        await self._tell(session, "response.done", response=response, **private)
 
     async def _tell(self, session: Session, kind: str, **fields: Any) -> None:
         for socket in list(session.sockets):

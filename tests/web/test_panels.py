@@ -93,6 +93,7 @@ def figure(chat: ChatPage, name: str) -> Locator:
 
 def test_figures_are_shown_when_wanted_and_remembered(chat: ChatPage) -> None:
     chat.server.script.usage = USAGE
+    chat.server.script.queued_ms = 250
     hud = chat.page.locator("#hud")
     button = chat.page.get_by_role("button", name="Figures")
     expect(hud).to_be_hidden()
@@ -103,6 +104,7 @@ def test_figures_are_shown_when_wanted_and_remembered(chat: ChatPage) -> None:
     chat.ask_and_wait()
     expect(figure(chat, "prompt")).to_have_text("90 (40 cached)")
     expect(figure(chat, "answer")).to_have_text("60")
+    expect(figure(chat, "waited")).to_have_text("0.25 s")
     expect(figure(chat, "first word")).to_contain_text(" s")
     expect(figure(chat, "reconnects")).to_have_text("0")
     chat.page.reload()
