@@ -30,7 +30,7 @@ from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.stats import EngineStats, Totals
 from engine.step import Runner, StepOutput, StepPlan, StepTimes
-from engine.step_trace import StepRecord, StepTrace
+from engine.step_trace import EngineReport, StepRecord, StepTrace
 from engine.system_prompts import SystemPrompts
 
 logger = logging.getLogger(__name__)
@@ -251,6 +251,15 @@ class Engine:
             elapsed_s=now - started,
         )
         self.trace.add(StepRecord(started, times, len(plan.work), plan.num_tokens, num_sampled))
+
+    def report(self) -> EngineReport:
+        """The latest steps, and whether all bookkeeping agrees; takes milliseconds."""
+        fault = ""
+        try:
+            check_invariants(self)
+        except AssertionError as error:
+            fault = str(error)
+        return EngineReport(self.trace.records, fault)
 
     def _check(self) -> None:
         if self.config.check_invariants:

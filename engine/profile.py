@@ -1,8 +1,9 @@
 """`python -m engine.profile`: a model under a few chats, and where its steps' time goes.
 
 The run is local, without Redis and gateway; `publish` is the writing of each event as
-JSON, which a worker does beside the next step. Prints a table and writes a trace for
-chrome://tracing or Perfetto. What stops it is one line on standard error and exit code 2.
+JSON, which a worker does beside the next step. Prints a table, and writes a trace for
+chrome://tracing or Perfetto and a drawing beside it. What stops it is one line on standard
+error and exit code 2.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from engine.contract import GenerateRequest, Message, SamplingParams, Tier
 from engine.engine import Engine
 from engine.loading.errors import ModelFileError
 from engine.loading.head import HEAD_KINDS
+from engine.step_plot import svg
 from engine.step_trace import StepRecord, breakdown, chrome_trace
 from engine.worker.build import BuildError, build_engine
 
@@ -119,8 +121,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         num_answer_tokens=options.answer_tokens,
     )
     options.trace.write_text(json.dumps(chrome_trace(records)))
+    drawing = options.trace.with_suffix(".svg")
+    drawing.write_text(svg(records))
     sys.stdout.write(breakdown(records))
-    sys.stdout.write(f"\n{len(records)} steps; trace for Perfetto: {options.trace}\n")
+    sys.stdout.write(
+        f"\n{len(records)} steps; trace for Perfetto: {options.trace}, drawing: {drawing}\n"
+    )
     return 0
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from engine.step import StepTimes
@@ -65,6 +66,41 @@ class StepTrace:
     def records(self) -> list[StepRecord]:
         """Oldest first."""
         return list(self._records)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """An engine looked at between two steps.
+
+    Attributes:
+        records: Its latest steps, oldest first.
+        fault: What its invariant checker found; empty if all agrees.
+    """
+
+    records: list[StepRecord]
+    fault: str
+
+
+def with_publishes(
+    records: Sequence[StepRecord], publishes: Iterable[tuple[float, float]]
+) -> list[StepRecord]:
+    """The steps, each with the time of the writes that began after it and before the next.
+
+    Args:
+        records: Oldest first.
+        publishes: (start, length) of each write, seconds on the engine's clock. A write
+            goes on beside the next step; in the trace it follows its own.
+    """
+    starts = [record.started_s for record in records]
+    lengths = [0.0] * len(records)
+    for started_s, length_s in publishes:
+        index = bisect_right(starts, started_s) - 1
+        if index >= 0:
+            lengths[index] += length_s
+    return [
+        replace(record, times=replace(record.times, publish_s=length_s))
+        for record, length_s in zip(records, lengths, strict=True)
+    ]
 
 
 def breakdown(records: Iterable[StepRecord]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from engine.contract import Event, Failed, Finished, GenerateRequest, ModelCard, Warm
 from engine.stats import EngineStats
+from engine.step_trace import EngineReport
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,10 @@ class Engine(Protocol):
     def has_work(self) -> bool: ...
 
     def stats(self) -> EngineStats: ...
+
+    def report(self) -> EngineReport:
+        """The latest steps, and whether all bookkeeping agrees."""
+        ...
 
 
 class EngineThread:
@@ -157,6 +162,10 @@ class EngineThread:
         """A conversation is closed."""
         self._put("release", conversation_id, None)
 
+    def report(self, on_report: Callable[[EngineReport], None]) -> None:
+        """Look at the engine between two steps; `on_report` is called on the loop."""
+        self._put("report", "", on_report)
+
     def pause(self, paused: bool) -> None:
         """Hold further steps, or go on. Cancels are still carried out."""
         with self._condition:
@@ -233,6 +242,9 @@ class EngineThread:
         return not self._paused and self._engine.has_work()
 
     def _apply(self, kind: str, request_id: str, prepared: Any) -> list[Event]:
+        if kind == "report":
+            self._tell(prepared, self._engine.report())
+            return []
         if kind in ("warm", "release"):
             self._apply_unanswered(kind, request_id, prepared)
             return []

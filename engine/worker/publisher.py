@@ -67,6 +67,7 @@ class Publisher:
         on_lost: Called with a request id whose log another writer has taken over, or
             whose event couldn't be written: the engine is to stop it.
         on_full: Called with True when too much is unwritten, with False afterwards.
+        on_written: Called after each write with its start, seconds of the monotonic clock.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class Publisher:
         *,
         on_lost: Callable[[str], None],
         on_full: Callable[[bool], None],
+        on_written: Callable[[float], None] = lambda started_s: None,
     ) -> None:
         self._line = line
         self._worker_id = worker_id
         self._on_lost = on_lost
         self._on_full = on_full
+        self._on_written = on_written
         self._routes: dict[str, Route] = {}
         self._dirty: dict[str, Route] = {}
         self._ended: dict[str, Route] = {}
@@ -287,6 +290,7 @@ class Publisher:
 
     async def _write(self) -> None:
         """One pipeline: logs, then gateways."""
+        started_s = time.monotonic()
         batch = Batch(self._worker_id, MAX_BATCH_EVENTS)
         for route in list(self._dirty.values()):
             if batch.is_full:
@@ -302,6 +306,7 @@ class Publisher:
             self._nudges = nudges + self._nudges
             raise
         self._settle(batch, replies)
+        self._on_written(started_s)
 
     def _settle(self, batch: Batch, replies: Sequence[Any]) -> None:
         """Note what is written; stop where another writer took a log over."""

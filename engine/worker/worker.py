@@ -36,6 +36,7 @@ from engine.worker.inbox import Inbox
 from engine.worker.publisher import Publisher
 from engine.worker.redis_client import RedisDownError, RedisLine
 from engine.worker.requests import Requests
+from engine.worker.steps_report import StepsReport
 
 logger = logging.getLogger(__name__)
 
@@ -83,12 +84,14 @@ class Worker:
             on_dead=self._on_engine_dead,
         )
         name = f"repartee-worker-{self.worker_id}"
+        self._steps_report = StepsReport()
         self._lines = [RedisLine(redis_url, name) for _ in range(4)]
         self._publisher = Publisher(
             self._lines[0],
             self.worker_id,
             on_lost=lambda request_id: self._requests.lose(request_id),
             on_full=self._thread.pause,
+            on_written=self._steps_report.note_write,
         )
         self._requests = Requests(engine, self._thread, self._publisher, self._pool)
         self._drafts = Drafts(
@@ -158,6 +161,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGUSR2, self._thread.report, self._steps_report.write)
         self._thread.start()
         loops = [
             asyncio.create_task(self._publisher.run(), name="publisher"),

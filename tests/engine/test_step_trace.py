@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from engine.profile import REFUSED, main, profile
 from engine.step import StepTimes
-from engine.step_trace import PARTS, StepRecord, StepTrace, breakdown, chrome_trace
-from load_tests import plot_steps
+from engine.step_plot import svg
+from engine.step_trace import (
+    PARTS,
+    StepRecord,
+    StepTrace,
+    breakdown,
+    chrome_trace,
+    with_publishes,
+)
 from tests.fakes.runner import Bench
 
 
@@ -71,10 +78,43 @@ def test_a_profile_answers_its_chats(tmp_path: Path) -> None:
     assert sum(r.num_sampled for r in records) == 21
     assert not bench.engine.has_work()
     assert sum(r.times.publish_s for r in records) > 0
-    source, picture = tmp_path / "trace.json", tmp_path / "steps.png"
-    source.write_text(json.dumps(chrome_trace(records)))
-    assert plot_steps.main([str(source), str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_drawing_has_a_bar_for_each_part_of_each_step() -> None:
+    records = [record(0.0, 0.01), record(1.0, 0.025)]
+    drawing = ElementTree.fromstring(svg(records))
+    bars = [
+        (float(shape.get("x", "")), float(shape.get("y", "")), float(shape.get("height", "")))
+        for shape in drawing.iter("{http://www.w3.org/2000/svg}rect")
+        if shape.get("width") not in ("100%", "10")
+    ]
+    assert len(bars) == 2 * len(PARTS)
+    first, second = bars[: len(PARTS)], bars[len(PARTS) :]
+    assert sum(bar[2] for bar in second) / sum(bar[2] for bar in first) == pytest.approx(
+        records[1].total_s / records[0].total_s, rel=0.01
+    )
+    # Upon each other, side by side.
+    assert first[1][1] + first[1][2] == pytest.approx(first[0][1], abs=0.02)
+    assert second[0][0] > first[0][0]
+    assert ElementTree.fromstring(svg([])).tag.endswith("svg")
+
+
+def test_writes_belong_to_the_step_before_them() -> None:
+    records = [record(1.0, 0.01), record(2.0, 0.01)]
+    writes = [(0.5, 9.0), (1.1, 0.25), (1.9, 0.5), (7.0, 0.125)]
+    times = [r.times.publish_s for r in with_publishes(records, writes)]
+    assert times == [0.75, 0.125]
+
+
+def test_a_report_says_what_disagrees() -> None:
+    bench = Bench()
+    bench.add("a", "hello", max_tokens=6)
+    bench.engine.step()
+    report = bench.engine.report()
+    assert report.fault == ""
+    assert len(report.records) == 1
+    bench.engine.scheduler.running[0].block_table.pop()
+    assert bench.engine.report().fault == "a computed past its blocks"
 
 
 def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

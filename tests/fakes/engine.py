@@ -42,6 +42,8 @@ from engine.contract import (
     error_from_wire,
 )
 from engine.stats import EngineStats
+from engine.step import StepTimes
+from engine.step_trace import EngineReport, StepRecord
 from engine.stop_strings import StopStrings
 
 BLOCK_TOKENS = 16
@@ -199,6 +201,7 @@ class FakeEngine:
         self.warmed: list[Warm] = []
         self.released: list[str] = []
         self.held: dict[str, int] = {}
+        self.fault = ""
 
     def prepare_warm_up(self, warm: Warm) -> Warm:
         """Nothing to do."""
@@ -274,6 +277,9 @@ class FakeEngine:
 
     def has_work(self) -> bool:
         return bool(self._running or self._waiting)
+
+    def report(self) -> EngineReport:
+        return EngineReport([StepRecord(time.monotonic(), StepTimes(), 1, 1, 1)], self.fault)
 
     def stats(self) -> EngineStats:
         used = sum(
