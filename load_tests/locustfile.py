@@ -3,7 +3,7 @@
     locust -f load_tests/locustfile.py --headless -u 20 -r 2 -t 2m \\
         --host http://127.0.0.1:8080 --csv load --html load.html
 
-Keys of the tiers come from REPARTEE_KEY_VIP, REPARTEE_KEY_STANDARD and REPARTEE_KEY_BATCH; a
+Keys of the tiers come from CHAT_KEY_VIP, CHAT_KEY_STANDARD and CHAT_KEY_BATCH; a
 tier without a key is left out once any is set. Each turn's text is checked against what the
 server keeps of the conversation: a lost or doubled piece is a failure, `text`. Rows of the
 table: `first text` and `gap` (milliseconds), `turn`, `stopped`, `reloaded`; their names begin
@@ -54,7 +54,7 @@ class ChatUser(User):
 
     def on_start(self) -> None:
         """Open a conversation."""
-        keys = {tier: os.environ.get(f"REPARTEE_KEY_{tier.upper()}", "") for tier in _TIERS}
+        keys = {tier: os.environ.get(f"CHAT_KEY_{tier.upper()}", "") for tier in _TIERS}
         if any(keys.values()) and not keys[self.tier]:
             raise StopUser
         self._key = keys[self.tier]

@@ -184,7 +184,7 @@ def _imported(folders: tuple[str, ...]) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folders", "extras"),
-    [(("app", "engine", "kernels"), ()), (("load_tests", "tools", "tests"), ("dev",))],
+    [(("app", "engine", "kernels"), ("otel",)), (("load_tests", "tools", "tests"), ("dev",))],
     ids=["product", "tests"],
 )
 def test_everything_that_is_imported_is_asked_for(
