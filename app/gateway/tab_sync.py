@@ -101,9 +101,7 @@ class TabSync:
 
     def open(self) -> None:
         """Show changes from the version that the client was greeted with."""
-        self._version, self._due = self._conversation.version, None
-        for version in sorted(version for version in self._own if version <= self._version):
-            self._tell_own(version)
+        self._version = self._conversation.version
         self._subscription.listen(self._take, self._take_version)
 
     def close(self) -> None:
@@ -130,6 +128,9 @@ class TabSync:
             return
         if version is None or version <= self._version or not self._subscription.is_live:
             self._writer.send_all(frames)
+            if version is not None and version <= self._version:
+                # The client was shown a later state meanwhile, and this leads it back.
+                self._resync()
             return
         told = asyncio.Event()
         self._own[version] = frames, told
@@ -299,6 +300,9 @@ class TabSync:
             logger.warning("%s is not shown anew: %s", conversation.session_id, error)
             conversation.version = self._version
         else:
+            self._version, self._due = conversation.version, None
+            for version in sorted(each for each in self._own if each <= self._version):
+                self._tell_own(version)
             self._wire.settings = conversation.settings
             frames = self._wire.resynced(conversation.opened_items(), conversation.title)
             self._writer.send_all(frames)
@@ -309,10 +313,14 @@ class TabSync:
     def _show_active(self, active: ActiveResponse | None) -> None:
         if active is None:
             return
-        running = self._running(active.response_id)
+        response_id = active.response_id
+        running = self._running(response_id)
         if running is not None:
             running.show_again()
-        elif active.response_id not in self._attaching:
+        elif response_id in self._shown:
+            # Its end was shown, and is not stored yet; the client has forgotten the answer.
+            self._shown.remove(response_id)
+        elif response_id not in self._attaching:
             self._follow(active)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

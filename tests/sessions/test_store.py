@@ -477,3 +477,12 @@ async def test_an_answer_keeps_its_place_when_what_it_follows_is_deleted(
         await store.finish_response("s1", "r1", Item("x", "assistant", "yes"))
         assert await ids(store) == (["x", "c"] if first else ["a", "x", "c"])
         await store.truncate_after("s1", None)
+
+
+async def test_what_comes_beside_a_running_answer_is_told_its_place(store: SessionStore) -> None:
+    await store.add_item("s1", user("a"))
+    await store.begin_response("s1", "r1", item_id="x", deadline_at=time.time() + 60)
+    told = [(await store.add_item("s1", user(name))).previous_item_id for name in ("b", "c")]
+    assert told == ["x", "b"]
+    await store.finish_response("s1", "r1", Item("x", "assistant", "yes"))
+    assert await ids(store) == ["a", "x", "b", "c"]

@@ -57,6 +57,10 @@ if send ~= '' then
     redis.call('HDEL', sends, redis.call('RPOP', ring))
   end
 end
+if redis.call('HGET', meta, 'active_after') == previous then
+  -- The running answer's place is between the two, whether it shows yet or not.
+  previous = redis.call('HGET', meta, 'active_item')
+end
 local change = {k = 'item', id = id, after = previous, body = told(body)}
 if ARGV[13] ~= '' and redis.call('HSETNX', meta, 'title', ARGV[13]) == 1
   and redis.call('HEXISTS', meta, 'name') == 0 then
