@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -152,11 +153,10 @@ def _dot(
     gated: bool,
 ) -> None:
     rows, outputs = out.shape
-    block_m, block_n, block_k, split, warps, stages = dot_tiles(weight, rows, gated)
-    # The sums of the large tiles that many rows want would not find room twice.
-    exact = rows < LIBRARY_ROWS
-    tiles = (triton.cdiv(rows, block_m), triton.cdiv(outputs, block_n))
-    parts = tiles[0] * tiles[1] * split * block_m * block_n * (2 if gated else 1)
+    tile = dot_tile(weight, rows, gated)
+    tiles = (triton.cdiv(rows, tile.block_m), triton.cdiv(outputs, tile.block_n))
+    split = tile.split
+    parts = tiles[0] * tiles[1] * split * tile.block_m * tile.block_n * (2 if gated else 1)
     if split == 1 or parts > FLOATS:
         split, parts = 1, 1
     data, decode = _bytes(weight)
@@ -164,21 +164,32 @@ def _dot(
         x, x if x_scale is None else x_scale, data, weight.scale, x if bias is None else bias,
         x if residual is None else residual, out, float_scratch(x.device, parts),
         tickets(x.device, tiles[0] * tiles[1] if split > 1 else 1), rows, outputs, outputs,
-        weight.rows, x.stride(0), out.stride(0), weight.columns, weight.group, block_m,
-        block_n, block_k, split, x_scale is not None, x.shape[0] > rows, decode,
-        exact, bias is not None, residual is not None, gated, num_warps=warps, num_stages=stages,
-        **overlap_options(),
+        weight.rows, x.stride(0), out.stride(0), weight.columns, weight.group,
+        tile.block_m, tile.block_n, tile.block_k, split, x_scale is not None,
+        x.shape[0] > rows, decode, tile.exact, bias is not None, residual is not None, gated,
+        num_warps=tile.warps, num_stages=tile.stages, **overlap_options(),
     )  # fmt: skip
 
 
-def dot_tiles(weight: CudaWeight, rows: int, gated: bool) -> tuple[int, int, int, int, int, int]:
-    """(BLOCK_M, BLOCK_N, BLOCK_K, shares of K, warps, stages) for `rows` rows of x."""
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Launch settings of `byte_dot_kernel`; `split` is the shares of K."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split: int
+    warps: int
+    stages: int
+    exact: bool = True
+
+
+def dot_tile(weight: CudaWeight, rows: int, gated: bool) -> Tile:
+    """Measured settings for `rows` rows of x, or a guess."""
     class_m = min(512, max(16, triton.next_power_of_2(rows)))
     settings = tuned("byte_dot", dot_key(weight, class_m, gated))
     if settings:
-        return tuple(
-            settings[name] for name in ("block_m", "block_n", "block_k", "split", "warps", "stages")
-        )  # type: ignore[return-value]
+        return Tile(**settings)
     block_m = min(128, class_m)
     block_n = 128 if rows > 128 and not gated else 64
     # A copy of 16 bytes a lane wants wide tiles; x of 16 bits takes twice the room.
@@ -195,7 +206,9 @@ def dot_tiles(weight: CudaWeight, rows: int, gated: bool) -> tuple[int, int, int
     split = max(1, min(3 * num_multiprocessors() // (2 * tiles), k_tiles // 4, 8))
     # Every share of K holds at least one tile.
     split = triton.cdiv(k_tiles, triton.cdiv(k_tiles, split))
-    return block_m, block_n, block_k, split, 8 if block_m * block_n >= 128 * 128 else 4, 3
+    warps = 8 if block_m * block_n >= 128 * 128 else 4
+    # The sums of the large tiles that many rows want would not find room twice.
+    return Tile(block_m, block_n, block_k, split, warps, 3, rows < LIBRARY_ROWS)
 
 
 def weight_key(weight: CudaWeight, gated: bool) -> str:

@@ -122,25 +122,29 @@ def candidates(case: Case) -> Iterator[Settings]:
     class_m = case.class_m
     tiles = [(16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128)]
     halves = 2 if case.kind == "int8" else 1
-    for (block_m, block_n), block_k, split, warps, stages in itertools.product(
-        tiles, (128, 256), (1, 2, 3, 4, 7), (4, 8), (3, 4, 5)
+    exacts = (True,) if case.kind != "fp8" or class_m < 128 else (True, False)
+    if case.kind == "fp8" and class_m > 128:
+        exacts = (False,)
+    for (block_m, block_n), block_k, split, warps, stages, exact in itertools.product(
+        tiles, (128, 256), (1, 2, 3, 4, 7), (4, 8), (3, 4, 5), exacts
     ):
         if not min(class_m, 64) <= block_m <= class_m:
             continue
-        if case.gated and block_n * block_m > 128 * 128:
+        # Sums that a lane holds; where they need no copy, tiles may be larger.
+        sums = block_m * block_n * (2 if case.gated else 1) * halves // (32 * warps)
+        if not 4 <= sums <= 128 or (warps == 8 and sums < 32):
             continue
-        sums = block_m * block_n * (2 if case.gated else 1) * halves
-        if not 1024 <= sums * 8 // warps <= 128 * 128 * 2 or (warps == 8 and sums < 8192):
+        if not exact and sums < 64:
             continue
         held = (block_m * halves + block_n * (2 if case.gated else 1)) * block_k
         if held * stages > 200_000 or (held * stages < 60_000 and stages == 3 and block_k == 128):
             continue
         programs = -(-case.num_tokens // block_m) * -(-outputs // block_n) * split
-        if (split > 1 and programs > 560) or (programs < 120 and split < 7):
+        if (split > 1 and programs > 560) or (programs < 100 and split < 7):
             continue
         yield {
             "block_m": block_m, "block_n": block_n, "block_k": block_k, "split": split,
-            "warps": warps, "stages": stages,
+            "warps": warps, "stages": stages, "exact": exact,
         }  # fmt: skip
 
 

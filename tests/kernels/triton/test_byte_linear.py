@@ -136,8 +136,8 @@ def test_parts_of_k_add_up(
     from kernels.cuda.linear import linear
     from kernels.cuda.scratch import tickets
 
-    settings = (16, 32, 128, 3, 4, 3)
-    monkeypatch.setattr(byte_linear, "dot_tiles", lambda *_: settings)
+    tile = byte_linear.Tile(16, 32, 128, split=3, warps=4, stages=3)
+    monkeypatch.setattr(byte_linear, "dot_tile", lambda *_: tile)
     weight = grouped(row_weight(kind, 96, 640), group, rounds_x)
     packed = pack(weight, device)
     x = torch.randn(21, 640).to(dtype).to(device)
