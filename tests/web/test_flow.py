@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
 from tests.web.chat_page import ChatPage
@@ -138,6 +140,19 @@ def test_the_page_is_small_and_local(chat: ChatPage) -> None:
     )
     assert all(name.startswith(chat.server.url) for name, _ in sizes)
     assert sum(size for name, size in sizes if "/v1/" not in name) <= 120_000
+
+
+def test_all_modules_of_a_first_visit_are_fetched_at_once() -> None:
+    """Else each import would wait for the one before, a round trip each time."""
+    needed: set[str] = set()
+    found = {"main.js"}
+    while found:
+        name = found.pop()
+        needed.add(name)
+        text = (WEB / name).read_text()
+        found |= set(re.findall(r'^import .*"\./(\w+\.js)"', text, re.MULTILINE)) - needed
+    page = (WEB / "index.html").read_text()
+    assert set(re.findall(r'modulepreload" href="(.*?)"', page)) == needed - {"main.js"}
 
 
 def test_all_panels_together_stay_small() -> None:
