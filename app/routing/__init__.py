@@ -3,6 +3,7 @@
 Modules:
     directory: which workers are alive, from their heartbeats.
     policy: which of them gets a request.
+    choice: who is live, how busy, and what was sent where.
     homes: which of them holds a conversation's prefix.
     commands: into workers' inboxes.
     leases: whose a response is, and giving it to another worker.

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,14 +15,13 @@ from redis.exceptions import RedisError
 
 from app.redis_client import make_client, redis_errors
 from app.routing import policy
+from app.routing.choice import Choice
 from app.routing.commands import Commands
 from app.routing.directory import Status, WorkerDirectory
-from app.routing.homes import Homes
 from app.routing.inbox import GatewayInbox
 from app.routing.leases import Leases
 from app.routing.listeners import Listeners
 from app.routing.log import ResponseLog
-from app.routing.policy import Candidate
 from app.routing.stream import ResponseStream
 from app.routing.takeovers import Takeovers
 from engine.contract import (
@@ -45,9 +42,7 @@ from engine.contract import (
     Unavailable,
     Warm,
     WorkerState,
-    conversation_tag,
     keys,
-    system_tag,
 )
 from engine.contract.sampling import MAX_SEED
 
@@ -81,18 +76,18 @@ class EngineClient:
         redis: Redis | None = None,
     ) -> None:
         self.gateway_id = gateway_id
-        self._max_waiting = max_waiting
         self._owns_redis = redis is None
         self._redis = redis or make_client(redis_url, f"repartee-gateway-{gateway_id}")
         self._commands = Commands(self._redis)
         self._leases = Leases(self._redis)
         self._log = ResponseLog(self._redis)
         self._directory = WorkerDirectory(self._redis, gateway_id, on_dead=self._on_dead)
+        self._choice = Choice(self._directory, max_waiting)
         self._takeovers = Takeovers(
             self._leases,
             self._log,
             self._directory,
-            choose=self._choose_next,
+            choose=self._choice.pick_next,
             on_moved=self._mend_all,
         )
         self._inbox = GatewayInbox(
@@ -107,11 +102,8 @@ class EngineClient:
         )
         # Requests that no event has answered yet, to be sent again after Redis was lost.
         self._unanswered: dict[str, GenerateRequest] = {}
-        self._sent_at: dict[str, dict[str, float]] = {}
-        self._homes = Homes()
         # Cancels that are told again until the response has ended.
         self._cancelling: set[str] = set()
-        self._known_models: set[str] = set()
         # Set when a worker is found dead: what it had is taken over at once.
         self._orphaned = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -146,11 +138,7 @@ class EngineClient:
 
     def cards(self) -> list[ModelCard]:
         """Models with a live worker, by id."""
-        cards: dict[str, ModelCard] = {}
-        for state in self._live():
-            cards.setdefault(state.card.id, state.card)
-        self._known_models.update(cards)
-        return [cards[name] for name in sorted(cards)]
+        return self._choice.cards()
 
     def card(self, model: str | None) -> ModelCard:
         """The model's card; None is the default, the first of `cards`.
@@ -159,34 +147,15 @@ class EngineClient:
             NotFound: no worker ever served this model.
             Unavailable: no worker serves it, or anything, now.
         """
-        cards = self.cards()
-        for card in cards:
-            if model is None or card.id == model:
-                return card
-        if not cards or model in self._known_models:
-            raise Unavailable(
-                f"No worker serves {model!r} right now." if model else "No worker is ready.",
-                code="no_worker",
-                param="model" if model else None,
-                retry_after_ms=1000,
-            )
-        raise NotFound(
-            f"The model {model!r:.200} does not exist; there is "
-            f"{', '.join(repr(card.id) for card in cards)}.",
-            code="model_not_found",
-            param="model",
-        )
+        return self._choice.card(model)
 
     def num_waiting(self, worker_id: str) -> int | None:
         """Requests that wait at a worker by its last word; None if nothing is known of it."""
-        for state in self._directory.states():
-            if state.worker_id == worker_id:
-                return state.num_waiting
-        return None
+        return self._choice.num_waiting(worker_id)
 
     def ready(self) -> bool:
         """Whether a request sent now would be served: Redis serves, a worker is live."""
-        return self._has_redis() and self._inbox.is_connected and bool(self._live())
+        return self._has_redis() and self._inbox.is_connected and bool(self._choice.live())
 
     def _has_redis(self) -> bool:
         age_s = self._directory.poll_age_s
@@ -213,13 +182,6 @@ class EngineClient:
             ],
         }
 
-    def _live(self) -> list[WorkerState]:
-        return [
-            state
-            for state in self._directory.states()
-            if self._directory.status(state.worker_id) is Status.LIVE
-        ]
-
     # Requests.
 
     async def submit(self, request: GenerateRequest) -> ResponseStream:
@@ -236,7 +198,13 @@ class EngineClient:
         if request.sampling.seed is None:
             seeded = replace(request.sampling, seed=secrets.randbelow(MAX_SEED + 1))
             request = replace(request, sampling=seeded)
-        worker_id = self._choose(request)
+        if not self._has_redis():
+            raise Unavailable(
+                "Redis is not reachable, or takes no writes.",
+                code="redis_unavailable",
+                retry_after_ms=1000,
+            )
+        worker_id = self._choice.pick(request)
         stream = self._listeners.open(
             request.request_id,
             after=_START,
@@ -244,7 +212,6 @@ class EngineClient:
             deadline_at=request.deadline_at,
         )
         self._unanswered[request.request_id] = request
-        self._sent_at.setdefault(worker_id, {})[request.request_id] = time.monotonic()
         try:
             with redis_errors("submit"):
                 await self._commands.submit(worker_id, request)
@@ -272,11 +239,9 @@ class EngineClient:
         Raises:
             Unavailable: Redis failed.
         """
-        chosen = policy.choose_to_warm(self._candidates(warm))
-        if chosen is None:
+        worker_id = self._choice.pick_to_warm(warm)
+        if worker_id is None:
             return False
-        worker_id = chosen.state.worker_id
-        self._homes.note(warm.conversation_id, worker_id)
         with redis_errors("warm"):
             await self._commands.send(worker_id, warm)
         return True
@@ -291,15 +256,9 @@ class EngineClient:
         Raises:
             Unavailable: Redis failed.
         """
-        home = self._homes.forget(conversation_id)
-        worker_ids = set() if home is None else {home}
-        if everywhere:
-            tag = conversation_tag(conversation_id)
-            worker_ids |= {state.worker_id for state in self._live() if tag in state.held}
-        for worker_id in worker_ids:
-            if self._directory.status(worker_id) is not Status.DEAD:
-                with redis_errors("release"):
-                    await self._commands.send(worker_id, Release(conversation_id))
+        for worker_id in self._choice.forget(conversation_id, everywhere=everywhere):
+            with redis_errors("release"):
+                await self._commands.send(worker_id, Release(conversation_id))
 
     async def drain(self, worker_id: str) -> None:
         """Ask a worker to leave as after SIGTERM; whoever started it may start another.
@@ -396,56 +355,11 @@ class EngineClient:
         else:
             await self._commands.send(worker_id, Cancel(request_id))
 
-    def _choose(self, request: GenerateRequest) -> str:
-        if not self._has_redis():
-            raise Unavailable(
-                "Redis is not reachable, or takes no writes.",
-                code="redis_unavailable",
-                retry_after_ms=1000,
-            )
-        candidates = self._candidates(request)
-        chosen = policy.choose(request, candidates, max_waiting=self._max_waiting)
-        if request.conversation_id is not None:
-            self._homes.note(request.conversation_id, chosen.state.worker_id)
-        return chosen.state.worker_id
-
-    def _choose_next(self, request: GenerateRequest) -> str | None:
-        """Who goes on with a response: however busy, better than nobody."""
-        candidates = self._candidates(request)
-        if not candidates:
-            return None
-        worker_id = policy.choose(request, candidates, max_waiting=sys.maxsize).state.worker_id
-        self._sent_at.setdefault(worker_id, {})[request.request_id] = time.monotonic()
-        if request.conversation_id is not None:
-            self._homes.note(request.conversation_id, worker_id)
-        return worker_id
-
-    def _candidates(self, asked: GenerateRequest | Warm) -> list[Candidate]:
-        system = system_tag(asked.model, asked.tenant, asked.messages)
-        return [
-            Candidate(
-                state,
-                self._num_unseen(state.worker_id),
-                self._homes.num_held(asked.conversation_id, state, system),
-            )
-            for state in self._live()
-            if state.card.id == asked.model
-        ]
-
-    def _num_unseen(self, worker_id: str) -> int:
-        """Our requests that the worker's last heartbeat can't have counted."""
-        sent = self._sent_at.get(worker_id, {})
-        # The beat was made up to one poll before we saw it.
-        horizon = self._directory.changed_at(worker_id) - 2 * keys.WORKER_BEAT_S
-        for request_id in [rid for rid, sent_at in sent.items() if sent_at < horizon]:
-            del sent[request_id]
-        return len(sent)
-
     def _closed(self, stream: ResponseStream) -> None:
         if stream.request_id not in self._listeners:
             self._unanswered.pop(stream.request_id, None)
         if stream.worker_id is not None:
-            self._sent_at.get(stream.worker_id, {}).pop(stream.request_id, None)
+            self._choice.ended(stream.request_id, stream.worker_id)
 
     def _abandoned(self, stream: ResponseStream) -> None:
         self._cancelling.add(stream.request_id)
@@ -474,7 +388,7 @@ class EngineClient:
         self._listeners.spawn(self._send_again())
 
     def _on_dead(self, worker_id: str) -> None:
-        self._sent_at.pop(worker_id, None)
+        self._choice.died(worker_id)
         self._orphaned.set()
 
     async def _send_again(self) -> None:
