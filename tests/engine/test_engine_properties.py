@@ -117,6 +117,8 @@ _configs = st.fixed_dictionaries(
         "target_step_ms": st.sampled_from([5.0, 40.0]),
         "ageing_ms": st.sampled_from([50.0, 10_000.0]),
         "max_suspensions": st.integers(0, 3),
+        "max_pause_ms": st.sampled_from([0.0, 30.0, 500.0]),
+        "batch_wait_ms": st.sampled_from([0.0, 40.0, 200.0]),
         "flush_ms": st.sampled_from([0.0, 100.0]),
         "prefix_cache": st.booleans(),
         "speculation": st.sampled_from(["off", "ngram", "auto"]),
@@ -132,6 +134,7 @@ _configs = st.fixed_dictionaries(
     max_decode_steps=st.sampled_from([1, 4]),
     memory=st.sampled_from([1, 2, 1000]),
     fault_at=st.one_of(st.none(), st.none(), st.integers(0, 30)),
+    forms_batches=st.booleans(),
 )
 def test_every_request_ends_once_with_the_right_text(
     asks: list[Ask],
@@ -139,6 +142,7 @@ def test_every_request_ends_once_with_the_right_text(
     max_decode_steps: int,
     memory: int,
     fault_at: int | None,
+    forms_batches: bool,
 ) -> None:
     num_blocks = config.pop("num_kv_tokens") // config["block_size"]
     bench = Bench(
@@ -150,6 +154,9 @@ def test_every_request_ends_once_with_the_right_text(
         },
         **config,
     )
+    if forms_batches:
+        # As if steps with prompts had been seen to cost much.
+        bench.engine.scheduler.forming.gain = lambda now: 1.0  # type: ignore[method-assign]
     limit = bench.engine.max_sequence_tokens
     stories: dict[str, Story] = {}
     pending = [ask for ask in asks if len(ask.text) + 1 < limit]
@@ -184,6 +191,8 @@ def test_every_request_ends_once_with_the_right_text(
         for event in events:
             stories[event.request_id].events.append(event)
         num_steps += 1
+        assert bench.engine.report().fault == ""
+        assert bench.engine.stats().counters["repartee_engine_leaked_blocks"] == 0
     for story in stories.values():
         check_story(bench, story, memory, fault_at is not None)
     stats = bench.engine.stats()
