@@ -7,11 +7,10 @@ read from `OPTIONS`. An option's environment twin is its name in capitals after
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.contract.tier_values import parse_tier_values, tier_values_text
+from app import option_values as values
 
 ENVIRONMENT_PREFIX = "REPARTEE_"
 
@@ -69,93 +68,10 @@ class Option:
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
 
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        expected = f"a whole number from {low} to {high}"
-        if not text.isascii() or not text.isdigit():
-            raise ValueError(expected)
-        if not low <= int(text[:20]) <= high or len(text) > 20:
-            raise ValueError(expected)
-        return int(text)
-
-    return parse
-
-
-def _seconds(high: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        expected = f"seconds from 0 to {high:g}"
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError(expected) from None
-        if not math.isfinite(value) or not 0 <= value <= high:
-            raise ValueError(expected)
-        return value
-
-    return parse
-
-
-def _tiers(default: str, low: float, high: float) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        return tier_values_text(parse_tier_values(text, default, low=low, high=high))
-
-    return parse
-
-
-def _ageing(text: str) -> float:
-    value = _seconds(86_400)(text)
-    if not value:
-        raise ValueError("seconds above 0, at most 86400")
-    return value
-
-
-def _choice(*values: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in values:
-            raise ValueError(f"one of {', '.join(values)}")
-        return text
-
-    return parse
-
-
-def _key_kind(text: str) -> str:
-    return _choice("eddsa", "hs256")(text) if text else ""
-
-
-def _text(text: str) -> str:
-    return text
-
-
-def _filled(text: str) -> str:
-    if not text.strip():
-        raise ValueError("a text that is not empty")
-    return text
-
-
-def _redis_url(text: str) -> str:
-    if text and not text.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("a URL that begins with redis://, rediss:// or unix://")
-    return text
-
-
-def _http_url(text: str) -> str:
-    if text and not text.startswith(("http://", "https://")):
-        raise ValueError("a URL that begins with http:// or https://")
-    return text
-
-
-def _origins(text: str) -> tuple[str, ...]:
-    origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
-    for origin in origins:
-        if not origin.startswith(("http://", "https://")):
-            raise ValueError("origins such as https://chat.example.org, joined by commas")
-    return origins
-
-
 OPTIONS: tuple[Option, ...] = (
     Option(
         "host",
-        _filled,
+        values.filled,
         "127.0.0.1",
         "address",
         "Address that the gateway listens on.",
@@ -164,7 +80,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "port",
-        _integer(0, 65535),
+        values.integer(0, 65535),
         8080,
         "number",
         "TCP port that the gateway listens on.",
@@ -173,7 +89,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "redis-url",
-        _redis_url,
+        values.redis_url,
         "",
         "URL",
         "Redis that gateways and workers share; 6.2 or later.",
@@ -182,7 +98,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "redis-mb",
-        _integer(0, 10_000_000),
+        values.integer(0, 10_000_000),
         1024,
         "MiB",
         "Most memory of the private Redis. What is stored is never dropped to make room: once "
@@ -192,7 +108,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "data-dir",
-        _text,
+        values.text,
         "",
         "folder",
         "Holds models/ and the private Redis's data; one serve at a time.",
@@ -201,7 +117,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "model",
-        _text,
+        values.text,
         "",
         "path or name",
         "GGUF file, Hugging Face folder, or the name of a model that `repartee models` lists.",
@@ -210,7 +126,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "kv-blocks",
-        _integer(0, 10_000_000),
+        values.integer(0, 10_000_000),
         0,
         "number",
         "KV cache blocks of 16 tokens, shared by all running requests.",
@@ -219,7 +135,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "host-kv-mb",
-        _integer(0, 10_000_000),
+        values.integer(0, 10_000_000),
         0,
         "MiB",
         "Memory for KV blocks that had to leave the KV cache, packed without loss, so that "
@@ -229,7 +145,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "max-running",
-        _integer(1, 100_000),
+        values.integer(1, 100_000),
         256,
         "number",
         "Most requests that run at once; further ones wait.",
@@ -238,7 +154,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "max-wait",
-        _tiers("vip=10,standard=7,batch=20", 0.001, 86_400),
+        values.tiers("vip=10,standard=7,batch=20", 0.001, 86_400),
         "vip=10,standard=7,batch=20",
         "tier=seconds,…",
         "Longest predicted wait with which a request of each tier is taken; one that would wait "
@@ -248,7 +164,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "max-waiting",
-        _tiers("vip=1024,standard=1024,batch=1024", 1, 1_000_000),
+        values.tiers("vip=1024,standard=1024,batch=1024", 1, 1_000_000),
         "vip=1024,standard=1024,batch=1024",
         "tier=number,…",
         "Most requests of each tier that wait. A number alone is for each of them.",
@@ -257,7 +173,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "ageing",
-        _ageing,
+        values.ageing,
         10.0,
         "seconds",
         "After this long a waiting request passes newer ones of the next higher tier; a standard "
@@ -267,7 +183,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "speculation",
-        _choice("off", "ngram", "auto"),
+        values.choice("off", "ngram", "auto"),
         "off",
         "off, ngram, auto",
         "Guess tokens ahead from the text so far and verify them in one step; auto does so "
@@ -277,7 +193,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "threads",
-        _integer(0, 1024),
+        values.integer(0, 1024),
         0,
         "number",
         "CPU threads for the model.",
@@ -286,7 +202,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "device",
-        _choice("auto", "cpu", "cuda"),
+        values.choice("auto", "cpu", "cuda"),
         "auto",
         "auto, cpu, cuda",
         "Where the model runs; auto takes the best that this version can use.",
@@ -295,7 +211,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "compute",
-        _choice("auto", "int16", "int8", "fp32"),
+        values.choice("auto", "int16", "int8", "fp32"),
         "auto",
         "auto, int16, int8, fp32",
         "How matrix products are formed on the CPU: int16 and int8 round activations to 16 or "
@@ -305,7 +221,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "kv-dtype",
-        _choice("auto", "bf16", "int8", "fp8"),
+        values.choice("auto", "bf16", "int8", "fp8"),
         "auto",
         "auto, bf16, int8, fp8",
         "How the KV cache is stored. int8 and fp8 take about half the memory and round each "
@@ -316,7 +232,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "head",
-        _choice("auto", "int8", "int4"),
+        values.choice("auto", "int8", "int4"),
         "auto",
         "auto, int8, int4",
         "What a model's output layer is rounded to when it is read, if its file has it in floating "
@@ -326,7 +242,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "native",
-        _integer(0, 1),
+        values.integer(0, 1),
         1,
         "0 or 1",
         "Compile the CPU kernels for this machine at first use; needs g++.",
@@ -335,7 +251,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "cache-dir",
-        _text,
+        values.text,
         "",
         "folder",
         "Holds the compiled CPU kernels.",
@@ -344,7 +260,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "grace",
-        _seconds(3600.0),
+        values.seconds(3600.0),
         30.0,
         "seconds",
         "How long running answers may go on after a stop signal.",
@@ -353,7 +269,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "api-keys-file",
-        _text,
+        values.text,
         "",
         "file",
         "API keys that the gateway accepts; its format is in the documentation.",
@@ -362,7 +278,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "token-keys-file",
-        _text,
+        values.text,
         "",
         "file",
         "JSON Web Key Set: keys that bearer tokens are checked with, and signed with by "
@@ -372,7 +288,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "token-audience",
-        _filled,
+        values.filled,
         "repartee",
         "name",
         "Audience that a token must be for.",
@@ -381,7 +297,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "token-issuer",
-        _text,
+        values.text,
         "repartee",
         "name",
         "Issuer that a token must come from.",
@@ -390,7 +306,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "new-key",
-        _key_kind,
+        values.key_kind,
         "",
         "eddsa, hs256",
         "Add a new key to the key set, making the file if it is not there, and no token.",
@@ -399,7 +315,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "public-keys",
-        _text,
+        values.text,
         "",
         "file",
         "Write the key set without what signs to this file, for gateways, and make no token.",
@@ -408,7 +324,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "key-id",
-        _text,
+        values.text,
         "",
         "name",
         "Key that signs.",
@@ -417,7 +333,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "tenant",
-        _filled,
+        values.filled,
         "default",
         "name",
         "Tenant that the token stands for.",
@@ -426,7 +342,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "tier",
-        _choice("vip", "standard", "batch"),
+        values.choice("vip", "standard", "batch"),
         "standard",
         "vip, standard, batch",
         "Tier that the token gives.",
@@ -435,7 +351,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "subject",
-        _text,
+        values.text,
         "",
         "name",
         "Whom the tenant gives the token to.",
@@ -444,7 +360,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "ttl",
-        _integer(1, 366 * 86_400),
+        values.integer(1, 366 * 86_400),
         3600,
         "seconds",
         "How long the token is good.",
@@ -453,7 +369,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "limits-file",
-        _text,
+        values.text,
         "",
         "file",
         "TOML: requests and tokens a minute, responses and sockets at once, by tier and tenant.",
@@ -462,7 +378,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "max-connections",
-        _integer(0, 10_000_000),
+        values.integer(0, 10_000_000),
         0,
         "number",
         "Connections that a gateway holds at once; further ones get 503.",
@@ -471,7 +387,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "allowed-origins",
-        _origins,
+        values.origins,
         (),
         "origins",
         "Web origins, joined by commas, whose pages may connect besides the gateway's own.",
@@ -480,7 +396,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "trace",
-        _filled,
+        values.filled,
         "trace.json",
         "file",
         "Where `repartee profile` writes its steps for chrome://tracing or Perfetto.",
@@ -489,7 +405,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "ops-token-file",
-        _text,
+        values.text,
         "",
         "file",
         "Token for the operator's page `/ops` and for `/metrics`, 16 to 512 characters.",
@@ -499,7 +415,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "log-level",
-        _choice("debug", "info", "warning", "error"),
+        values.choice("debug", "info", "warning", "error"),
         "info",
         "debug, info, warning, error",
         "Least severe log line that is written to standard error.",
@@ -508,7 +424,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "log-format",
-        _choice("text", "json"),
+        values.choice("text", "json"),
         "text",
         "text, json",
         "How log lines are written: for people, or one JSON object a line with its fields.",
@@ -517,7 +433,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "otlp-endpoint",
-        _http_url,
+        values.http_url,
         "",
         "URL",
         "OpenTelemetry collector that gets a span for each answer, by OTLP over HTTP; needs "
