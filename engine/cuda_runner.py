@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -28,6 +29,8 @@ from engine.sampling_rows import sampling_row
 from engine.shared_prefix import PrefixFinder, num_tiles, tile_sequences
 from engine.step import StepOutput, StepPlan, StepTimes, Work
 from kernels.kv_cache import AttentionBatch
+from kernels.paged_attention.triton import is_whole_prompt
+from kernels.paged_attention.whole_prompt import padded_length, plan_whole_prompt
 from kernels.sampling import SamplingBatch, SamplingRow
 from kernels.sampling.triton import sample_triton
 
@@ -85,6 +88,7 @@ class CudaRunner:
         self._verifies: dict[tuple[int, int], VerifyStep] = {}
         self._ahead: Ahead | None = None
         self._ahead_length = AheadLength(max_decode_steps // 2)
+        self._planned: set[tuple[int, int]] = set()
         # Of the current plan: spent on graphs that the next of its kind finds.
         self._setup_s = 0.0
         on_gpu = self._device.type == "cuda"
@@ -286,6 +290,7 @@ class CudaRunner:
                 return accepted_tokens(plan, [piece.token])
             logits = piece.logits
         else:
+            self._plan_library(inputs)
             logits = self._model.forward(
                 self._move(inputs.token_ids), self._move(inputs.positions),
                 self._move(inputs.slots), self._move_batch(inputs.batch), self._caches,
@@ -298,6 +303,23 @@ class CudaRunner:
             # What the scheduler measures as this step's time must be its own.
             torch.cuda.current_stream().synchronize()
         return accepted_tokens(plan, list(tokens))
+
+    def _plan_library(self, inputs: StepInputs) -> None:
+        """Let the library plan for a long prompt's length before the time of it counts."""
+        num_tokens = len(inputs.token_ids)
+        if not is_whole_prompt(num_tokens, self._caches[0], inputs.batch):
+            return
+        # Each thread has plans of its own.
+        key = (threading.get_ident(), padded_length(num_tokens))
+        if key in self._planned:
+            return
+        started = time.perf_counter()
+        config = self._model.config
+        plan_whole_prompt(
+            num_tokens, config.num_heads, config.num_kv_heads, config.head_dim, torch.bfloat16
+        )
+        self._planned.add(key)
+        self._setup_s += time.perf_counter() - started
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)

@@ -40,27 +40,27 @@ def paged_attention(
     )
     if q.shape[1] % num_kv:
         raise ValueError(f"q: expected a multiple of {num_kv} heads, got {q.shape[1]}")
+    if is_whole_prompt(q.shape[0], cache, batch):
+        return whole_prompt(q, cache, batch, scale)
     out = torch.empty(q.shape[0], q.shape[1] * head_dim, dtype=q.dtype, device=q.device)
     if batch.max_query_len == 1 and num_sequences == q.shape[0]:
         _decode(q, cache, batch, scale, out)
     elif _is_verify(q, cache, batch):
         _verify(q, cache, batch, scale, out)
-    elif _is_whole_prompt(q, cache, batch):
-        whole_prompt(q, cache, batch, scale, out)
     else:
         _prefill(q, cache, batch, scale, out)
     return out
 
 
-def _is_whole_prompt(q: torch.Tensor, cache: LayerCache, batch: AttentionBatch) -> bool:
-    """One sequence from its first token on, long enough that the library's kernel pays.
+def is_whole_prompt(num_tokens: int, cache: LayerCache, batch: AttentionBatch) -> bool:
+    """Whether a step is one sequence from its first token on, for the library's kernel.
 
     Graphs of padded pieces are shorter: there the lengths would be the padding's.
     """
     return (
         len(batch.context_lens) == 1
-        and q.shape[0] >= LIBRARY_TOKENS
-        and batch.max_query_len == batch.max_context_len == q.shape[0]
+        and num_tokens >= LIBRARY_TOKENS
+        and batch.max_query_len == batch.max_context_len == num_tokens
         and not cache.is_quantized
         and has_library_attention()
     )

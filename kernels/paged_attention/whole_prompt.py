@@ -12,10 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kernels.cuda.launch import capability
 from kernels.kv_cache import AttentionBatch, LayerCache
 
-# Longer than any piece that is captured in a graph.
-LIBRARY_TOKENS = 1025
-# Lengths are padded to multiples: the library plans for each length that it meets.
-LENGTH_STEP = 512
+# Longer than any piece that is captured in a graph, and than what padding would double.
+LIBRARY_TOKENS = 1537
+# Lengths are padded to multiples: the library plans for each length that it meets, which
+# takes it about a tenth of a second.
+LENGTH_STEP = 1024
 
 
 def has_library_attention() -> bool:
@@ -23,31 +24,55 @@ def has_library_attention() -> bool:
     return capability() >= (9, 0) and torch.backends.cudnn.is_available()
 
 
-def whole_prompt(
-    q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float, out: torch.Tensor
+def padded_length(num_tokens: int) -> int:
+    """The length that a prompt of so many tokens is computed at."""
+    return -(-num_tokens // LENGTH_STEP) * LENGTH_STEP
+
+
+def plan_whole_prompt(
+    num_tokens: int, num_q: int, num_kv: int, head_dim: int, dtype: torch.dtype
 ) -> None:
-    """Causal attention of one sequence's tokens, all of them in `q`, to `out`.
+    """Let the library plan, on this thread, for prompts of this padded length; waits for it."""
+    length = padded_length(num_tokens)
+    q = torch.zeros(length, num_q, head_dim, dtype=dtype, device="cuda")
+    k = torch.zeros(1, num_kv, length, head_dim, dtype=dtype, device="cuda")
+    _attend(q, k, k, 1.0)
+    torch.cuda.synchronize()
+
+
+def whole_prompt(
+    q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float
+) -> torch.Tensor:
+    """Causal attention of one sequence's tokens, all of them in `q`.
 
     Args:
         q: [T, q heads, D], rotated.
         cache: Holds the KV of the same T tokens.
         batch: One sequence.
         scale: As for `kernels.paged_attention`.
-        out: [T, q heads * D].
+
+    Returns:
+        [T, q heads * D].
     """
-    num_tokens, num_q, head_dim = q.shape
-    length = -(-num_tokens // LENGTH_STEP) * LENGTH_STEP
-    # Padding comes after all tokens, so that none of them sees it.
-    rows = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, length - num_tokens))
+    num_tokens = q.shape[0]
+    length = padded_length(num_tokens)
+    if length > num_tokens:
+        # Padding comes after all tokens, so that none of them sees it.
+        q = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, length - num_tokens))
     num_blocks = -(-num_tokens // cache.block_size)
     blocks = batch.block_tables[0, :num_blocks]
     k, v = (_contiguous(values, blocks, num_tokens, length) for values in (cache.k, cache.v))
+    return _attend(q, k, v, scale)[:num_tokens]
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """[T, q heads * D] of q [T, q heads, D] over K and V [1, KV heads, T, D]."""
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         attended = torch.nn.functional.scaled_dot_product_attention(
-            rows.transpose(0, 1).unsqueeze(0), k, v, is_causal=True, scale=scale, enable_gqa=True
+            q.transpose(0, 1).unsqueeze(0), k, v, is_causal=True, scale=scale, enable_gqa=True
         )
-    values = attended[0, :, :num_tokens].transpose(0, 1)
-    out.view(num_tokens, num_q, head_dim).copy_(values)
+    # In q's own order of axes, so that this is a view.
+    return attended[0].transpose(0, 1).flatten(1)
 
 
 def _contiguous(

@@ -21,9 +21,11 @@ def fits(
     qkv: torch.Tensor, cache: LayerCache, batch: AttentionBatch, q_norm: torch.Tensor | None
 ) -> bool:
     """Whether the fused kernel computes this: few plain decode rows over unquantised KV."""
+    _, num_kv, _, head_dim = cache.k.shape
+    heads = f"{num_kv}x{qkv.shape[1] // head_dim // num_kv - 2}x{head_dim}"
     return (
         batch.max_query_len == 1
-        and qkv.shape[0] <= MAX_ROWS
+        and qkv.shape[0] <= tuned("rope_attention_rows", heads).get("most", MAX_ROWS)
         and len(batch.context_lens) == qkv.shape[0]
         and batch.shared is None
         and not cache.is_quantized
