@@ -32,6 +32,7 @@ class Process:
 
     Attributes:
         up: Set once it has said that it serves.
+        log: See above.
     """
 
     kind = ""
@@ -40,7 +41,7 @@ class Process:
         self.up = asyncio.Event()
         self._command = command
         self._environ = environ
-        self._log = log
+        self.log = log
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -55,9 +56,15 @@ class Process:
         )
         self._reader = asyncio.create_task(self._read(self._process))
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             async for line in process.stdout:
                 log.write(line)
                 self.said(line.decode(errors="replace"))

@@ -1,0 +1,1 @@
+"""Inputs that nobody sane would send, and what must hold whatever is sent."""
