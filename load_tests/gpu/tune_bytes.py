@@ -98,7 +98,7 @@ def single_row_candidates(case: Case, limit: int) -> Iterator[Settings]:
         (4, 8), (1, 2, 4), (1, 2, 3, 4), grids, (0, 1, 2)
     ):
         # Registers a lane that wait for their words, and the program's.
-        held = 8 * segments * depth * (2 if case.gated else 1)
+        held = 8 * segments * depth
         steps = -(-case.columns // (64 * warps * segments))
         if not 32 <= held <= 128 or steps < depth or steps > 16 or (held == 32 and segments == 1):
             continue
@@ -117,7 +117,7 @@ def single_row_candidates(case: Case, limit: int) -> Iterator[Settings]:
 def candidates(case: Case) -> Iterator[Settings]:
     outputs = case.rows // 2 if case.gated else case.rows
     if case.op == "byte_mma":
-        yield from single_row_candidates(case, outputs // 16)
+        yield from single_row_candidates(case, case.rows // 16)
         return
     class_m = case.class_m
     tiles = [(16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128)]
@@ -261,6 +261,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--kinds", default="fp8")
     parser.add_argument("--tokens", default="1,8,32,128")
+    parser.add_argument("--rows", default="", help="of the matrices, comma-separated; empty is all")
     parser.add_argument("--head", action="store_true", help="the output layer's matrix alone")
     parser.add_argument("--limit", type=int, default=24, help="candidates a case at most")
     parser.add_argument("--seconds", type=float, default=55.0)
@@ -272,6 +273,7 @@ def main() -> None:
         for kind in options.kinds.split(",")
         for tokens in options.tokens.split(",")
         for matrix in ((HEAD,) if options.head else MATRICES)
+        if not options.rows or str(matrix[0]) in options.rows.split(",")
     ]
     tried = {}
     for case in todo:
