@@ -172,7 +172,11 @@ class StubbornClient:
             self._texts = []
 
     def _end(self, response: dict[str, Any]) -> None:
+        error = response["status_details"]["error"] if response["status"] == "failed" else {}
+        if error.get("code") == "overloaded":
+            # It was never begun; whoever stays gets it later.
+            self.asked.response_ids.remove(response["id"])
+            raise LostSocketError(str(error))
         self.asked.num_ends += 1
         self._is_done = True
-        if response["status"] == "failed":
-            self.asked.failure = str(response["status_details"]["error"])
+        self.asked.failure = str(error) if error else ""
