@@ -21,6 +21,7 @@ from jinja2 import ext, nodes, parser, sandbox
 
 from engine.contract import ContextLengthExceeded, InvalidRequest, Message
 from engine.tokenizer import Tokenizer
+from engine.turn_memo import Recall
 
 # What a template can raise on messages that it wasn't written for.
 _TEMPLATE_ERRORS = (
@@ -58,8 +59,12 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ValueError(f"chat template is not valid Jinja ({error})") from error
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def encode(self, messages: Sequence[Message], recall: Recall | None = None) -> list[int]:
         """Ids of the prompt for the next answer.
+
+        Args:
+            messages: The conversation.
+            recall: Knows what was tokenised before; see `engine.turn_memo`.
 
         Raises:
             InvalidRequest: no messages, an odd role, or what the template refuses.
@@ -71,7 +76,7 @@ class ChatTemplate:
         if len(rendered) * 4 >= self._context_window:
             least = -(-len(rendered.encode()) // self._tokenizer.max_token_bytes)
             self._check_length(least, "at least ")
-        ids = self._tokenizer.encode_marked(rendered, guard)
+        ids = self._tokenizer.encode_marked(rendered, guard, recall)
         self._check_length(len(ids), "")
         return ids
 

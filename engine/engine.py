@@ -14,7 +14,6 @@ from engine.contract import (
     Event,
     FinishReason,
     GenerateRequest,
-    Message,
     ModelCard,
     Unavailable,
     Warm,
@@ -32,6 +31,7 @@ from engine.stats import EngineStats, Totals
 from engine.step import Runner, StepOutput, StepPlan, StepTimes
 from engine.step_trace import EngineReport, StepRecord, StepTrace
 from engine.system_prompts import SystemPrompts
+from engine.turn_memo import TurnMemo
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ class Engine:
         runner: Executes steps.
         vocabulary: Bytes of tokens, and which end a turn.
         encode_chat: Renders and tokenises the turns of a request; thread-safe.
+        memo: Remembers the tokens of earlier turns for an `encode_chat` that takes a
+            `recall`; see `engine.preparer`.
         clock: Seconds, monotonic.
         wall_clock: Unix seconds, for deadlines.
         host_tier: Takes the blocks that leave the pool; None drops them.
@@ -62,7 +64,8 @@ class Engine:
         card: ModelCard,
         runner: Runner,
         vocabulary: Vocabulary,
-        encode_chat: Callable[[tuple[Message, ...]], list[int]],
+        encode_chat: Callable[..., list[int]],
+        memo: TurnMemo | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         host_tier: HostTier | None = None,
@@ -81,7 +84,7 @@ class Engine:
         self.draining = False
         self._runner = runner
         self._clock = clock
-        self._preparer = Preparer(config, card, encode_chat)
+        self._preparer = Preparer(config, card, encode_chat, memo)
         self._intake = Intake(config, vocabulary, self._preparer.max_sequence_tokens, clock)
         self._gate = Gate(config, self.scheduler, self.totals, wall_clock)
         self._answers = Answers(config, self.scheduler, self.retention, self.totals, wall_clock)

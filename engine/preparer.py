@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from engine.config import EngineConfig
 from engine.contract import (
@@ -20,6 +21,7 @@ from engine.contract.sampling import MAX_SEED
 from engine.drafts import stable_tokens
 from engine.prefix_cache import extend_names, root_name
 from engine.system_prompts import SystemPrompt, SystemPromptSizes
+from engine.turn_memo import TurnMemo
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,21 @@ class Preparer:
         config: The engine's.
         card: The model's.
         encode_chat: Renders and tokenises the turns of a request; thread-safe.
+        memo: Its `recall` is given to `encode_chat`, tenant by tenant; None for an
+            `encode_chat` that takes none.
     """
 
     def __init__(
         self,
         config: EngineConfig,
         card: ModelCard,
-        encode_chat: Callable[[tuple[Message, ...]], list[int]],
+        encode_chat: Callable[..., list[int]],
+        memo: TurnMemo | None = None,
     ) -> None:
         self._config = config
         self._card = card
         self._encode_chat = encode_chat
+        self._memo = memo
         self._system_sizes = SystemPromptSizes(encode_chat, config.block_size)
 
     @property
@@ -96,7 +102,7 @@ class Preparer:
         self._check_model(request.model)
         request.sampling.check_vocabulary(self._card.vocab_size)
         self._check_size(request.messages)
-        tokens = self._encode_chat(request.messages)
+        tokens = self._encoder(request.tenant)(request.messages)
         if not tokens:
             raise InvalidRequest("messages must render to at least one token.", param="messages")
         if len(tokens) >= self.max_sequence_tokens:
@@ -127,11 +133,16 @@ class Preparer:
         """
         self._check_model(warm.model)
         self._check_size((*warm.messages, Message("user", warm.draft)))
-        tokens = stable_tokens(self._encode_chat, warm.messages, warm.draft)
+        tokens = stable_tokens(self._encoder(warm.tenant), warm.messages, warm.draft)
         root = root_name(self._card.id, warm.tenant)
         names: list[bytes] = []
         extend_names(names, root, tokens, self._config.block_size)
         return PreparedWarmUp(warm, tokens[: len(names) * self._config.block_size], names, root)
+
+    def _encoder(self, tenant: str) -> Callable[[tuple[Message, ...]], list[int]]:
+        if self._memo is None:
+            return self._encode_chat
+        return partial(self._encode_chat, recall=self._memo.of(tenant))
 
     def _check_model(self, model: str) -> None:
         if model != self._card.id:

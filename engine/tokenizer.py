@@ -15,6 +15,8 @@ from itertools import chain
 
 import tokenizers
 
+from engine.turn_memo import Recall
+
 # Control tokens that end an answer in any model that has them, whatever else its
 # files declare: some files name only one of two.
 END_SPELLINGS = frozenset(
@@ -106,26 +108,36 @@ class Tokenizer:
         """Ids of plain text. A control token's spelling is text like any other."""
         return _ids(self._backend, text)
 
-    def encode_marked(self, text: str, guard: str = "") -> list[int]:
+    def encode_marked(self, text: str, guard: str = "", recall: Recall | None = None) -> list[int]:
         """Ids of text in which spellings of control tokens mean the tokens.
 
         Args:
             text: A rendered chat template.
             guard: What `guarded` broke spellings with; taken out of the text.
+            recall: Knows what was tokenised before; see `engine.turn_memo`.
         """
         ids: list[int] = []
-        backend = self._backend
+        is_continued = False
+
+        def piece(part: str) -> Sequence[int]:
+            part = part.replace(guard, "") if guard else part
+            backend = self._continued if is_continued else self._backend
+            if recall is None:
+                return _ids(backend, part)
+            return recall(is_continued, part, lambda: _ids(backend, part))
+
         start = 0
         for match in self._pattern.finditer(text) if self._pattern else ():
             control = self._controls[match[0]]
             before = text[start : match.start()]
-            ids += _ids(backend, before.rstrip() if control.lstrip else before, guard)
+            ids += piece(before.rstrip() if control.lstrip else before)
             ids.append(control.id)
-            backend = self._continued
+            is_continued = True
             start = match.end()
             if control.rstrip:
                 start += len(text) - start - len(text[start:].lstrip())
-        return ids + _ids(backend, text[start:], guard)
+        ids += piece(text[start:])
+        return ids
 
     def guarded(self, text: str, guard: str) -> str:
         """`text` with `guard` in every control token's spelling, whole or begun.
@@ -157,9 +169,8 @@ class Tokenizer:
         )
 
 
-def _ids(backend: tokenizers.Tokenizer, text: str, guard: str = "") -> list[int]:
-    """Ids of plain text, after `guard` is taken out of it."""
-    text = text.replace(guard, "") if guard else text
+def _ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Ids of plain text."""
     return backend.encode(text, add_special_tokens=False).ids if text else []
 
 

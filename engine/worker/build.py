@@ -24,6 +24,7 @@ from engine.loading.loader import LoadedModel, load_model
 from engine.model.config import ModelConfig
 from engine.queue_limits import QueueLimits
 from engine.runner import CpuRunner
+from engine.turn_memo import TurnMemo
 from engine.worker.build_error import BuildError
 from kernels import native
 
@@ -119,6 +120,7 @@ def build_engine(
         runner=runner,
         vocabulary=loaded.tokenizer,
         encode_chat=loaded.chat_template.encode,
+        memo=TurnMemo(),
         host_tier=make_host_tier(loaded.config, kv_type, host_kv_mb << 20),
     )
 
