@@ -121,10 +121,9 @@ class Answer:
             self._responses.spawn(self._finish_unread())
 
     async def detach(self) -> None:
-        """Nobody listens here any more; the answer goes on."""
-        if not self.is_ended:
-            self.is_ended = True
-            self._responses.ended(self)
+        """Nobody listens here any more; the answer goes on, and counts as before."""
+        self.is_ended = True
+        self._responses.forget(self)
         await self._stream.close()
 
     async def _finish_unread(self) -> None:
@@ -205,9 +204,13 @@ class Responses:
         if not task.cancelled() and task.exception() is not None:
             logger.error("work on a response failed", exc_info=task.exception())
 
+    def forget(self, answer: Answer) -> None:
+        """An answer is not followed any more."""
+        self._running.discard(answer)
+
     def ended(self, answer: Answer) -> None:
         """Called by an answer at its end."""
-        self._running.discard(answer)
+        self.forget(answer)
         if answer.charge is not None:
             self.spawn(self.limiter.settle(answer.charge, answer.used_tokens))
         else:

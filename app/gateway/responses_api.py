@@ -88,11 +88,18 @@ class ResponsesRoutes:
         if record.end is None:
             await self.responses.engine.cancel(record.response_id)
             with suppress(TimeoutError, NotFound):
-                async with asyncio.timeout(CANCEL_WAIT_S):
-                    async for _ in await self._attach(record):
-                        pass
+                await self._wait_for_end(record)
             record = await self._load(request)
         return json_answer(_shown(record))
+
+    async def _wait_for_end(self, record: StoredResponse) -> None:
+        answer = await self._attach(record)
+        try:
+            async with asyncio.timeout(CANCEL_WAIT_S):
+                async for _ in answer:
+                    pass
+        finally:
+            answer.leave()
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`: its answer ends too."""
