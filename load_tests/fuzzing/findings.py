@@ -41,5 +41,5 @@ class Findings:
         """Note that something is wrong."""
         examples = self.wrong.setdefault(kind, [])
         if len(examples) < _EXAMPLES:
-            logger.warning("%s: %.300r", kind, seen)
+            logger.warning("%s: %.400r -> %.300r", kind, given, seen)
             examples.append(f"{given[:_SHOWN_BYTES]!r} -> {str(seen)[:_SHOWN_BYTES]}")

@@ -233,6 +233,8 @@ class SocketTalk:
             self.close_code = int.from_bytes(payload[:2]) if len(payload) > 1 else 1005
             if self.close_code == 1011:
                 self._findings.fault("close 1011", self._given, payload)
+        elif opcode == PING:
+            self._writer.write(frame(PONG, payload))
         elif opcode == PONG and payload == _LAST_WORD and not self._is_realtime:
             self._last_word.set()
         elif opcode == TEXT:
