@@ -10,7 +10,13 @@ import triton
 
 from kernels.cuda.byte_dot import byte_dot_kernel
 from kernels.cuda.byte_gemv import byte_gemv_kernel
-from kernels.cuda.launch import capability, num_multiprocessors, overlap_options, tuned
+from kernels.cuda.launch import (
+    capability,
+    has_overlap,
+    num_multiprocessors,
+    overlap_options,
+    tuned,
+)
 from kernels.cuda.packed import CudaWeight
 from kernels.cuda.quantize_rows import Rounding, quantize_rows
 from kernels.cuda.scratch import FLOATS, float_scratch, tickets
@@ -159,6 +165,10 @@ def _dot(
     if split == 1 or parts > FLOATS:
         split, parts = 1, 1
     data, decode = _bytes(weight)
+    options = overlap_options()
+    if x_scale is not None and has_overlap():
+        # Rounding x leaves most of the card idle: the product's start goes beside it always.
+        options = {"PDL": True, "launch_pdl": True}
     byte_dot_kernel[(*tiles, split)](
         x, x if x_scale is None else x_scale, data, weight.scale, x if bias is None else bias,
         x if residual is None else residual, out, float_scratch(x.device, parts),
@@ -166,7 +176,7 @@ def _dot(
         weight.rows, x.stride(0), out.stride(0), weight.columns, weight.group,
         tile.block_m, tile.block_n, tile.block_k, split, x_scale is not None,
         x.shape[0] > rows, decode, tile.exact, bias is not None, residual is not None, gated,
-        num_warps=tile.warps, num_stages=tile.stages, **overlap_options(),
+        num_warps=tile.warps, num_stages=tile.stages, **options,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.cuda.launch import overlap_options
+from kernels.cuda.launch import has_overlap, overlap_options
 
 Rounding = Literal["int8", "int16", "fp8"]
 # The largest value of each kind: of FP8 e4m3's, which has no infinity; of INT16 that of which
@@ -53,16 +53,18 @@ def _swiglu_rows_kernel(
 def _quantize_rows_kernel(
     x_ptr, norm_ptr, out_ptr, scale_ptr, x_stride, eps, K: tl.constexpr, BLOCK: tl.constexpr,
     LIMIT: tl.constexpr, FP8: tl.constexpr, PAIR: tl.constexpr, HAS_NORM: tl.constexpr,
-    PDL: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    """One row a program; with TRIGGER the product that follows may start at once."""
     row = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)
     inside = k < K
     if HAS_NORM:
         norm = tl.load(norm_ptr + k, mask=inside, other=0.0).to(tl.float32)
+    if TRIGGER:
+        gdc_launch_dependents()
     if PDL:
         gdc_wait()
-        gdc_launch_dependents()
     x = tl.load(x_ptr + row * x_stride + k, mask=inside, other=0.0).to(tl.float32)
     if HAS_NORM:
         x = x * tl.rsqrt(tl.sum(x * x) / K + eps) * norm
@@ -102,8 +104,8 @@ def quantize_rows(
     block = triton.next_power_of_2(columns)
     _quantize_rows_kernel[(rows,)](
         x, x if norm is None else norm, q, scale, x.stride(0), eps, columns, block, LIMITS[kind],
-        kind == "fp8", pair, norm is not None, num_warps=min(16, max(1, block // 1024)),
-        **overlap_options(),
+        kind == "fp8", pair, norm is not None, has_overlap(),
+        num_warps=min(16, max(1, block // 1024)), **overlap_options(),
     )  # fmt: skip
     return q, scale
 
