@@ -258,6 +258,19 @@ class RealtimeSocket:
         if before is not None and before.is_cancelling:
             await _end_of(before)
         response_id = new_id("resp_")
+        self._tabs.asks(response_id)
+        try:
+            await self._begin_response(response_id, command, event_id, before)
+        finally:
+            self._tabs.asked(response_id)
+
+    async def _begin_response(
+        self,
+        response_id: str,
+        command: CreateResponse,
+        event_id: str | None,
+        before: RunningResponse | None,
+    ) -> None:
         previous_item_id = await self._conversation.begin(
             response_id,
             self._responses.next_deadline(),
@@ -336,7 +349,7 @@ class RealtimeSocket:
 
     def _start(self, running: RunningResponse) -> RunningResponse:
         self._running[running.response_id] = running
-        self._tabs.note(running.response_id)
+        self._tabs.note(running)
         task = self._responses.spawn(running.follow())
         task.add_done_callback(lambda _: self._forget(running))
         return running

@@ -54,6 +54,7 @@ ATTACH_TRIES = 12
 TURN_WAIT_S = 2.0
 # How long what comes after a response's end waits for that end.
 END_WAIT_S = 10.0
+REMEMBERED_DELETES = 16
 # Responses whose end, heard of late, is no news.
 REMEMBERED_RESPONSES = 32
 
@@ -93,10 +94,15 @@ class TabSync:
         # Responses that are looked for, and of these the ones that have ended meanwhile.
         self._attaching: dict[str, asyncio.Task[None]] = {}
         self._over: set[str] = set()
+        # Responses that this socket asked for and does not follow yet.
+        self._asked: set[str] = set()
         # Own changes that wait for their turn, and the one whose turn it is.
         self._own: dict[int, tuple[list[bytes], asyncio.Event]] = {}
         self._due: int | None = None
         self._shown: deque[str] = deque(maxlen=REMEMBERED_RESPONSES)
+        self._latest: RunningResponse | None = None
+        # Items deleted of late: what answers were to follow, and follow now.
+        self._deleted: deque[tuple[str, str | None]] = deque(maxlen=REMEMBERED_DELETES)
         self._is_resyncing = False
 
     def open(self) -> None:
@@ -110,9 +116,21 @@ class TabSync:
         for task in tuple(self._tasks):
             task.cancel()
 
-    def note(self, response_id: str) -> None:
+    def asks(self, response_id: str) -> None:
+        """The socket is about to begin a response, and will follow it."""
+        self._asked.add(response_id)
+
+    def asked(self, response_id: str) -> None:
+        """It follows that response now, or nothing came of it."""
+        self._asked.discard(response_id)
+
+    def note(self, running: RunningResponse) -> None:
         """The socket follows a response, and will show its end."""
-        self._shown.append(response_id)
+        self._shown.append(running.response_id)
+        if running.conversation is not None:
+            self._latest = running
+            for deleted in self._deleted:
+                running.view.lose_previous(*deleted)
 
     async def in_order(self, version: int | None, frames: list[bytes]) -> None:
         """Send what tells of a change made by this socket, in its turn.
@@ -154,12 +172,21 @@ class TabSync:
             self._resync()
             return
         self._version = change.version
+        if isinstance(change.what, ItemDeleted):
+            self._lose(change.what)
         if isinstance(change.what, ResponseEnded):
             self._ended(change.what.response_id)
         elif change.origin != self._conversation.origin:
             self._show(change.what)
         elif not isinstance(change.what, ResponseBegan):
             self._take_own(change.version)
+
+    def _lose(self, deleted: ItemDeleted) -> None:
+        """An answer that was to follow this item follows what was before it."""
+        gone = deleted.item_id, deleted.previous_item_id
+        self._deleted.append(gone)
+        if self._latest is not None and not self._latest.ended.is_set():
+            self._latest.view.lose_previous(*gone)
 
     def _take_own(self, version: int) -> None:
         """Tell of an own change, or wait until the socket has heard of its success."""
@@ -189,7 +216,7 @@ class TabSync:
                 self._writer.send_all(
                     self._wire.created_item(shown_item(item), previous_item_id, title)
                 )
-            case ItemDeleted(item_id):
+            case ItemDeleted(item_id, _):
                 self._send("conversation.item.deleted", item_id=item_id)
             case ItemCut(item_id, num_chars):
                 self._writer.send(self._wire.truncated(item_id, num_chars))
@@ -320,7 +347,7 @@ class TabSync:
         elif response_id in self._shown:
             # Its end was shown, and is not stored yet; the client has forgotten the answer.
             self._shown.remove(response_id)
-        elif response_id not in self._attaching:
+        elif response_id not in self._attaching and response_id not in self._asked:
             self._follow(active)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -22,9 +22,10 @@ class ItemAdded:
 
 @dataclass(frozen=True, slots=True)
 class ItemDeleted:
-    """An item was taken out."""
+    """An item was taken out; `previous_item_id` is what was before it."""
 
     item_id: str
+    previous_item_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def _read_what(wire: Mapping[str, Any]) -> What:
             item = None if body is None else Item.from_wire(orjson.loads(body))
             return ItemAdded(item, wire["after"] or None, wire.get("title"))
         case "deleted":
-            return ItemDeleted(wire["id"])
+            return ItemDeleted(wire["id"], wire["after"] or None)
         case "cut":
             return ItemCut(wire["id"], int(wire["chars"]))
         case "truncated":

@@ -90,6 +90,11 @@ class ResponseView:
             + b',"event_id":"'
         )
 
+    def lose_previous(self, item_id: str, previous_item_id: str | None) -> None:
+        """An item was deleted: if the answer was to follow it, it follows what was before."""
+        if self._previous_item_id == item_id:
+            self._previous_item_id = previous_item_id
+
     def created(self, num_ahead: int | None = None) -> bytes:
         """`response.created`.
 
