@@ -208,6 +208,12 @@ function cutAfter(conversation, itemId) {
 }
 
 function acknowledgeResponse(conversation, response) {
+	// Given up for lost, and heard of again.
+	const known = conversation.messages.find((entry) => entry.responseId === response.id)
+	if (known) {
+		const change = { status: known.text ? "streaming" : "waiting", problem: null }
+		return { ...conversation, messages: replace(conversation.messages, known, change), pending: null }
+	}
 	const waiting = activeAnswer(conversation)
 	if (waiting && (waiting.responseId === null || waiting.responseId === response.id)) {
 		const messages = replace(conversation.messages, waiting, { responseId: response.id })

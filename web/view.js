@@ -130,7 +130,9 @@ export class View {
 			const bubble = this.#bubbleFor(message)
 			if (log.children[i] !== bubble.element)
 				log.insertBefore(bubble.element, log.children[i] ?? null)
-			bubble.update(message, i === messages.length - 1)
+			const isLast = i === messages.length - 1
+			if (bubble.shown !== message || bubble.wasLast !== isLast) bubble.update(message, isLast)
+			Object.assign(bubble, { shown: message, wasLast: isLast })
 		})
 		this.#follower.grown()
 	}

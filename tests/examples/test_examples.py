@@ -61,15 +61,14 @@ def test_the_websockets_example(gateway: GatewayThread) -> None:
 
 
 def test_the_websockets_example_outlives_the_gateway(gateway: GatewayThread) -> None:
-    process = start("websockets_chat.py", gateway, script(tokens=WORDS, rate=40))
-    assert process.stdout is not None
-    first = process.stdout.read(20)
-    gateway.stop()
-    gateway.start()
     # Not by `communicate`, which knows nothing of what is buffered here.
-    rest = process.stdout.read()
-    assert first + rest == "".join(WORDS) + "\n"
-    assert process.wait(10) == 0
+    with start("websockets_chat.py", gateway, script(tokens=WORDS, rate=40)) as process:
+        assert process.stdout is not None
+        first = process.stdout.read(20)
+        gateway.stop()
+        gateway.start()
+        assert first + process.stdout.read() == "".join(WORDS) + "\n"
+        assert process.wait(10) == 0
 
 
 def test_the_browser_example(gateway: GatewayThread, page) -> None:  # type: ignore[no-untyped-def] # noqa: F811

@@ -464,7 +464,7 @@ class PageServer:
         private = {"repartee.queued_ms": script.queued_ms}
         await self._tell(session, "response.done", response=response, **private)
 
-    async def _tell(self, session: Session, kind: str, **fields: Any) -> None:
+    async def _tell(self, session: Session, kind: str, /, **fields: Any) -> None:
         for socket in list(session.sockets):
             try:
                 await _send(socket, kind, **fields)

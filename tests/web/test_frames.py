@@ -60,3 +60,27 @@ def test_each_character_is_put_in_the_page_about_once(chat: ChatPage, kind: str)
     assert 0.9 * nodes <= work["nodes"] <= 3 * nodes + work["frames"], (work, nodes)
     chat.answers.get_by_role("button", name="Copy", exact=True).last.click()
     assert chat.page.evaluate("navigator.clipboard.readText()") == "".join(tokens)
+
+
+def test_older_messages_cost_a_growing_answer_nothing(chat: ChatPage) -> None:
+    chat.ask_and_wait("Hi")
+    (session,) = chat.server.sessions.values()
+    turn = session.items
+    session.items = [{**item, "id": f"{item['id']}_{i}"} for i in range(100) for item in turn]
+    chat.page.reload()
+    expect(chat.answers).to_have_count(100)
+    chat.server.script.chunks = ["word "] * 200
+    chat.server.script.hold_before = 0
+    chat.ask("more")
+    expect(chat.answers).to_have_count(101)
+    chat.page.evaluate(
+        """() => {
+          window.made = 0
+          const create = document.createElement.bind(document)
+          document.createElement = (name) => { window.made++; return create(name) }
+        }"""
+    )
+    chat.server.release()
+    expect(chat.answer).to_have_text(("word " * 200).strip())
+    chat.idle()
+    assert chat.page.evaluate("window.made") < 2000

@@ -30,6 +30,7 @@ def test_settings_are_kept_with_the_chat(chat: ChatPage) -> None:
     dialog.get_by_role("button", name="Save").click()
     expect(dialog).to_be_hidden()
     expect(chat.page.get_by_role("button", name="Settings")).to_be_focused()
+    chat.until(lambda: len(chat.server.sent("session.update")) == 1)
     (update,) = chat.server.sent("session.update")
     assert update["session"] == {
         "type": "realtime",

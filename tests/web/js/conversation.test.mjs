@@ -434,3 +434,15 @@ test("usage teaches how long a token is", () => {
   )
   assert.deepEqual(c.spent, { tokens: 100, chars: 400 })
 })
+
+test("an answer given up for lost goes on when it is heard of again", () => {
+  let c = run(asked(), begun, delta("ab", 2))
+  const user = item(c.messages[0].itemId, "user", "Hi")
+  c = settle(run(c, { ...created({ "repartee.items": [user] }), type: "repartee.resynced" }))
+  assert.equal(last(c).status, "failed")
+  c = run(c, begun, delta("ab", 2), delta("cd", 3))
+  assert.equal(c.messages.length, 2)
+  assert.equal(last(c).text, "abcd")
+  assert.equal(last(c).status, "streaming")
+  assert.equal(last(c).problem, null)
+})
