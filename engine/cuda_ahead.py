@@ -24,43 +24,35 @@ class Ahead:
     Attributes:
         chunk: Whose rows they are.
         segment: The steps.
-        rows: Of each row: its sequence's id, how often it had been suspended, and the
-            position that the first of these steps computes.
+        rows: Which row is whose: by the sequence's id, how often it had been suspended,
+            and the position that the first of these steps computes.
     """
 
     chunk: DecodeChunk
     segment: Segment
-    rows: list[tuple[int, int, int]]
+    rows: dict[tuple[int, int, int], int]
 
-    def find(self, work: Rows) -> list[int] | None:
-        """Which row each of `work` is, in order; None where one of them is not there."""
-        places = {key: row for row, key in enumerate(self.rows)}
-        found = []
+    def find(self, work: Rows) -> list[int | None]:
+        """Which row each of `work` is, in order; None where its tokens are not there."""
+        found: list[int | None] = []
         for item, _ in work:
-            row = places.get((item.sequence.id, item.sequence.num_suspensions, item.start))
-            if row is None or not self._is_whole(row):
-                return None
-            found.append(row)
+            row = self.rows.get((item.sequence.id, item.sequence.num_suspensions, item.start))
+            last = item.start + self.segment.num_steps - 1
+            # A row that came to its limit repeats itself from there on.
+            found.append(row if row is not None and self.chunk.reaches(row, last) else None)
         return found
 
-    def tokens(self, places: list[int]) -> list[list[int]]:
-        """The tokens of the rows at `places`; waits for them."""
+    def tokens(self, found: list[int | None]) -> list[list[int]]:
+        """The tokens of the rows in `found`; waits for them."""
         made = self.segment.wait()
-        return [made[place] for place in places]
+        return [[] if row is None else made[row] for row in found]
 
-    def is_continued(self, places: list[int]) -> bool:
-        """Whether the device's rows are those of `places`, and can go on as they are."""
-        return len(places) == len(self.rows) and all(
-            place == row and self.chunk.reaches(row, self._end(row))
-            for row, place in enumerate(places)
+    def can_go_on(self, work: Rows, found: list[int | None]) -> bool:
+        """Whether the device itself has put each found row where its next step begins."""
+        return all(
+            row is None or self.chunk.reaches(row, item.start + self.segment.num_steps)
+            for (item, _), row in zip(work, found, strict=True)
         )
-
-    def _end(self, row: int) -> int:
-        return self.rows[row][2] + self.segment.num_steps
-
-    def _is_whole(self, row: int) -> bool:
-        # A row that came to its limit repeats itself from there on.
-        return self.chunk.reaches(row, self._end(row) - 1)
 
 
 class AheadLength:
@@ -93,10 +85,3 @@ class AheadLength:
         if self._step_s <= 0.0:
             return min(1, self._most)
         return max(min(1, self._most), min(self._most, -int(-self._host_s // self._step_s)))
-
-
-def covered(work: Rows, chunk: DecodeChunk, num_steps: int, num_ahead: int) -> bool:
-    """Whether steps ahead are of use: some sequence of `work` goes on after the plan."""
-    return num_ahead > 0 and any(
-        chunk.reaches(row, item.start + num_steps) for row, (item, _) in enumerate(work)
-    )

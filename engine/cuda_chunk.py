@@ -110,8 +110,9 @@ class DecodeChunk:
         ]
         self._num_filled = 0
         self._num_segments = 0
-        # Positions before which each row of the batch may write KV.
-        self._limits: list[int] = []
+        # Rows with a sequence, and the position before which each row may write KV.
+        self._live: set[int] = set()
+        self._limits = [0] * num_rows
         self._ints = torch.empty(7, num_rows, dtype=torch.int64, device=device)
         self._tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, device=device)
         self._floats = torch.empty(3, num_rows, dtype=torch.float32, device=device)
@@ -152,9 +153,9 @@ class DecodeChunk:
             groups: Rows that begin with the same blocks, where the chunk shares prefixes.
         """
         host = self._next_host()
-        _fill_tables(host, work)
-        self._limits = [_limit(item, self._block_size) for item, _ in work]
-        _fill_rows(host, work, made or [[]] * len(work), self._limits, self._block_size)
+        places = range(len(work))
+        self._take_rows(host, work, places)
+        _fill_rows(host, work, made or [[]] * len(work), places, self._limits, self._block_size)
         self._ints.copy_(host.ints, non_blocking=True)
         self._floats.copy_(host.floats, non_blocking=True)
         self._tables.copy_(host.tables, non_blocking=True)
@@ -168,16 +169,58 @@ class DecodeChunk:
             self._shared.tile_lens.copy_(host.tile_lens, non_blocking=True)
             self._shared.row_lens.copy_(host.row_lens, non_blocking=True)
 
-    def extend(self, work: Rows) -> None:
-        """Tell the device of the blocks that its rows, the same as before, have been given."""
+    def go_on(self, work: Rows, found: Sequence[int | None]) -> list[int]:
+        """Let the rows go on with the blocks they have been given since.
+
+        Rows that are not in `work` end; sequences that have no row get one, and start
+        where `work` says.
+
+        Args:
+            work: What decodes from now on.
+            found: Which row each of it is; None for one that has none.
+
+        Returns:
+            Which row each of `work` is now.
+        """
+        taken = {row for row in found if row is not None}
+        free = (row for row in range(self._num_rows) if row not in taken)
+        places = [next(free) if row is None else row for row in found]
+        fresh = [i for i, row in enumerate(found) if row is None]
+        changed = {*(self._live - taken), *(places[i] for i in fresh)}
         host = self._next_host()
-        _fill_tables(host, work)
-        limits = host.ints[5]
-        limits.zero_()
-        self._limits = [_limit(item, self._block_size) for item, _ in work]
-        limits[: len(work)] = torch.tensor(self._limits)
-        self._ints[5].copy_(limits, non_blocking=True)
+        self._take_rows(host, work, places)
+        if changed:
+            new = [work[i] for i in fresh]
+            at = [places[i] for i in fresh]
+            _fill_rows(host, new, [[]] * len(new), at, self._limits, self._block_size)
+            self._merge(host, changed)
+        host.ints[5] = torch.tensor(self._limits)
+        self._ints[5].copy_(host.ints[5], non_blocking=True)
         self._tables.copy_(host.tables, non_blocking=True)
+        return places
+
+    def _take_rows(self, host: _HostRows, work: Rows, places: Sequence[int]) -> None:
+        """Note which rows live, how far each may go, and the blocks of each."""
+        tables = host.tables.numpy()
+        self._live = set(places)
+        self._limits = [0] * self._num_rows
+        for (item, _), place in zip(work, places, strict=True):
+            table = item.sequence.block_table
+            tables[place, : len(table)] = table
+            self._limits[place] = _limit(item, self._block_size)
+
+    def _merge(self, host: _HostRows, changed: set[int]) -> None:
+        """Put the host's values into the changed rows, and leave the others to the device."""
+        host.ints[6] = 0
+        host.ints[6, sorted(changed)] = 1
+        ints = host.ints.to(self._ints.device, non_blocking=True)
+        is_new = ints[6] > 0
+        for values, given in (
+            (self._ints[:5], ints[:5]),
+            (self._floats, host.floats.to(self._ints.device, non_blocking=True)),
+            (self._lens, host.lens.to(self._ints.device, non_blocking=True)),
+        ):
+            values.copy_(torch.where(is_new, given, values))
 
     def reaches(self, row: int, position: int) -> bool:
         """Whether a row, once it has made the token before `position`, goes on from there."""
@@ -219,21 +262,15 @@ def _limit(item: Work, block_size: int) -> int:
     return min(len(seq.block_table) * block_size, seq.max_tokens)
 
 
-def _fill_tables(host: _HostRows, work: Rows) -> None:
-    tables = host.tables.numpy()
-    for i, (item, _) in enumerate(work):
-        table = item.sequence.block_table
-        tables[i, : len(table)] = table
-
-
 def _fill_rows(
     host: _HostRows,
     work: Rows,
     made: Sequence[list[int]],
+    places: Sequence[int],
     limits: Sequence[int],
     block_size: int,
 ) -> None:
-    """All but the tables. A row at its limit is padding."""
+    """All but the tables. Rows without a sequence, or at their limit, are padding."""
     ints, floats, lens = host.ints.numpy(), host.floats.numpy(), host.lens.numpy()
     ints[:] = 0
     ints[3] = -1
@@ -241,7 +278,8 @@ def _fill_rows(
     floats[0] = 0.0
     floats[1] = 1.0
     floats[2] = 0.0
-    for i, ((item, row), tokens, limit) in enumerate(zip(work, made, limits, strict=True)):
+    for (item, row), tokens, i in zip(work, made, places, strict=True):
+        limit = limits[i]
         position = item.start + len(tokens)
         if position >= limit:
             continue

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from engine.config import EngineConfig
-from engine.cuda_ahead import Ahead, AheadLength, covered
-from engine.cuda_chunk import DecodeChunk, Rows
+from engine.cuda_ahead import Ahead, AheadLength
+from engine.cuda_chunk import DecodeChunk, Rows, Segment
 from engine.cuda_memory import MAX_GRAPHS, gauges
 from engine.cuda_prefill import PIECE_LENGTHS, PrefillPiece
 from engine.cuda_verify import VerifyStep, graph_size
@@ -224,42 +224,74 @@ class CudaRunner:
             return {}
         num_steps = max(item.num_decode_steps for item, _ in work)
         ahead, self._ahead = self._ahead, None
-        places = ahead.find(work) if ahead is not None else None
+        found: list[int | None] = [None] * len(work) if ahead is None else ahead.find(work)
+        num_early = ahead.segment.num_steps if ahead and found != [None] * len(work) else 0
+        if None in found and num_early >= num_steps:
+            # Whoever has no tokens yet needs a step, which the others would not take part in.
+            ahead, found, num_early = None, [None] * len(work), 0
         early: list[list[int]] = [[] for _ in work]
-        num_early = 0
-        groups = self._prefixes.find([item for item, _ in work])
-        longest = max(item.start for item, _ in work) + 2 * self._max_steps
-        chunk = self.chunk(len(work), longest, bool(groups))
-        if ahead is None or places is None:
-            chunk.start(work, groups=groups)
-        else:
+        late: Segment | None = None
+        rows: list[int] = []
+        if num_early:
             self._ahead_length.plan_came(started)
-            num_early = ahead.segment.num_steps
-            if num_early < num_steps and ahead.chunk is chunk and ahead.is_continued(places):
-                chunk.extend(work)
-            elif num_early < num_steps:
-                early = ahead.tokens(places)
-                chunk.start(work, early, groups)
-        late = None
         if num_early < num_steps:
+            chunk, rows = self._resume(work, ahead if num_early else None, found)
             late = chunk.launch(num_steps - num_early)
-            num_ahead = self._ahead_length.num_steps
-            if goes_on and covered(work, chunk, num_steps, num_ahead):
-                rows = [
-                    (item.sequence.id, item.sequence.num_suspensions, item.start + num_steps)
-                    for item, _ in work
+            if goes_on:
+                ends = [
+                    item.start + num_steps - (num_early if row is None else 0)
+                    for (item, _), row in zip(work, found, strict=True)
                 ]
-                self._ahead = Ahead(chunk, chunk.launch(num_ahead), rows)
-        if ahead is not None and places is not None:
-            early = ahead.tokens(places)
-        rest = late.wait() if late is not None else [[] for _ in work]
+                self._ahead = self._launch_ahead(work, chunk, rows, ends)
+        if ahead is not None and num_early:
+            early = ahead.tokens(found)
+        made = late.wait() if late is not None else []
+        rest = [made[row] for row in rows] if late is not None else [[] for _ in work]
         now = time.perf_counter()
         took_s = now - started - self._setup_s
         self._ahead_length.plan_done(now, took_s, num_steps if goes_on else 0)
         return {
             item.sequence.id: (first + last)[: item.num_decode_steps]
-            for (item, _), first, last in zip(work, early, rest, strict=False)
+            for (item, _), first, last in zip(work, early, rest, strict=True)
         }
+
+    def _resume(
+        self, work: Rows, ahead: Ahead | None, found: list[int | None]
+    ) -> tuple[DecodeChunk, list[int]]:
+        """A chunk that goes on with `work` after what was made ahead; which row each is."""
+        groups = self._prefixes.find([item for item, _ in work])
+        longest = max(item.start for item, _ in work) + 2 * self._max_steps
+        chunk = self.chunk(len(work), longest, bool(groups))
+        in_place = list(range(len(work)))
+        if ahead is None:
+            chunk.start(work, groups=groups)
+            return chunk, in_place
+        # Shared prefixes are described by the rows' places.
+        is_same = found == in_place and len(ahead.rows) == len(work)
+        if ahead.chunk is chunk and (is_same or not groups) and ahead.can_go_on(work, found):
+            return chunk, chunk.go_on(work, found)
+        chunk.start(work, ahead.tokens(found), groups)
+        return chunk, in_place
+
+    def _launch_ahead(
+        self, work: Rows, chunk: DecodeChunk, rows: list[int], ends: list[int]
+    ) -> Ahead | None:
+        """Start the next plan's first steps, unless no sequence goes on beyond this plan's.
+
+        Args:
+            work: The plan's.
+            chunk: Whose rows they are.
+            rows: Which row each is.
+            ends: The position at which each goes on.
+        """
+        num_steps = self._ahead_length.num_steps
+        if not num_steps or not any(map(chunk.reaches, rows, ends)):
+            return None
+        keys = {
+            (item.sequence.id, item.sequence.num_suspensions, end): row
+            for (item, _), row, end in zip(work, rows, ends, strict=True)
+        }
+        return Ahead(chunk, chunk.launch(num_steps), keys)
 
     def _verify(self, plan: StepPlan) -> dict[int, list[int]] | None:
         """Tokens of a plan of decodes with drafts, by a graph; None if it isn't for one."""

@@ -31,6 +31,7 @@ def batch() -> list[Any]:
         make_sequence(0, 5, 0),
         make_sequence(1, 7, 8, temperature=0.9),
         make_sequence(2, 3, 16, temperature=1.0, top_k=20),
+        make_sequence(3, 6, 40, temperature=0.8),
     ]
 
 
@@ -64,7 +65,7 @@ def test_plans_that_go_on_find_their_tokens_made(
     seqs = batch()
     run(runner, *(Work(seq, 0, len(seq.tokens), True) for seq in seqs))
     starts: list[object] = []
-    chunk = runner.chunk(3, 64, False)
+    chunk = runner.chunk(4, 64, False)
     begin = chunk.start
     chunk.start = lambda *args, **options: (starts.append(args), begin(*args, **options))
     for _ in range(4):
@@ -75,7 +76,24 @@ def test_plans_that_go_on_find_their_tokens_made(
     assert [seq.tokens for seq in seqs] == expected(model, device, seqs)
 
 
-@pytest.mark.parametrize("seed", range(4))
+def test_rows_go_on_beside_those_that_end_and_come(
+    runner: Any,
+    model: CausalLM,
+    device: torch.device,
+) -> None:
+    seqs = batch()
+    run(runner, *(Work(seq, 0, len(seq.tokens), True) for seq in seqs))
+    starts: list[object] = []
+    chunk = runner.chunk(3, 64, False)
+    begin = chunk.start
+    chunk.start = lambda *args, **options: (starts.append(args), begin(*args, **options))
+    for chosen in ((0, 1, 2), (0, 2, 3), (3, 1, 0), (1, 3, 2)):
+        run(runner, *(decode(seqs[i], STEPS) for i in chosen))
+    assert len(starts) == 1
+    assert [seq.tokens for seq in seqs] == expected(model, device, seqs)
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_any_change_of_the_batch_gives_the_same_tokens(
     runner: Any,
     model: CausalLM,
@@ -87,7 +105,7 @@ def test_any_change_of_the_batch_gives_the_same_tokens(
     run(runner, *(Work(seq, 0, len(seq.tokens), True) for seq in seqs))
     other = make_sequence(9, 6, 24)
     for _ in range(6):
-        chosen = choose.sample(seqs, choose.randint(1, 3))
+        chosen = choose.sample(seqs, choose.randint(1, 4))
         kind = choose.choice(["plain", "plain", "mixed", "short"])
         work = [decode(seq, STEPS if kind == "plain" else 1) for seq in chosen]
         if kind == "mixed":
