@@ -261,7 +261,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--kinds", default="fp8")
     parser.add_argument("--tokens", default="1,8,32,128")
-    parser.add_argument("--rows", default="", help="of the matrices, comma-separated; empty is all")
+    parser.add_argument("--cases", default="", help="rows@tokens, comma-separated; empty is all")
     parser.add_argument("--head", action="store_true", help="the output layer's matrix alone")
     parser.add_argument("--limit", type=int, default=24, help="candidates a case at most")
     parser.add_argument("--seconds", type=float, default=55.0)
@@ -273,7 +273,7 @@ def main() -> None:
         for kind in options.kinds.split(",")
         for tokens in options.tokens.split(",")
         for matrix in ((HEAD,) if options.head else MATRICES)
-        if not options.rows or str(matrix[0]) in options.rows.split(",")
+        if not options.cases or f"{matrix[0]}@{tokens}" in options.cases.split(",")
     ]
     tried = {}
     for case in todo:
