@@ -11,7 +11,8 @@
 Tokens are charged as foreseen and put right at the answer's end. A response's lease ends
 with its deadline, a socket's some seconds after its gateway's last word, so a gateway
 that dies leaves nothing behind for long. Whoever else follows a response to its end settles
-its charge, if its own gateway does not.
+its charge, if its own gateway does not; and so does whoever would be refused for an
+answer that has ended (`app/limits/orphans.py`).
 
 While Redis cannot be asked, these limits let everybody through: without Redis no answer
 can begin anyway, and a socket that is open should stay so.
@@ -33,6 +34,7 @@ from redis.asyncio import Redis
 from app.auth.principal import Principal
 from app.limits.charge import BUSY_RETRY_MS, Charge, RateLimited, charge_key
 from app.limits.connections import ConnectionPlaces
+from app.limits.orphans import Orphans
 from app.limits.policy import Budget, LimitPolicy
 from app.limits.scripts import LimitScripts
 from app.limits.state import RateLimit, Standing
@@ -72,6 +74,7 @@ class Limiter:
         self._policy = policy
         self._lease_ms = int((response_lease_s + LEASE_GRACE_S) * 1000)
         self._scripts = LimitScripts(self._redis)
+        self._orphans = Orphans(self._redis, self._scripts, self._lease_ms)
         self.connections = ConnectionPlaces(self._redis, self._scripts, policy)
         # Until when requests of a budget are refused, as far as known, and under which policy.
         self._closed: dict[str, tuple[float, RateLimited]] = {}
@@ -128,7 +131,7 @@ class Limiter:
             return Charge(response_id, tokens, (), Standing())
         charge = Charge(response_id, tokens, budgets, Standing())
         try:
-            reply = await self._scripts.run("take", *self._take_args(budgets, response_id, tokens))
+            reply = await self._ask(budgets, response_id, tokens)
         except asyncio.CancelledError:
             # It may have been charged all the same.
             self._spawn(self.settle(charge, 0))
@@ -141,6 +144,21 @@ class Limiter:
         if response_id:
             self._spawn(self._publish(charge))
         return charge
+
+    async def _ask(self, budgets: tuple[Budget, ...], response_id: str, tokens: int) -> Any:
+        """The script's reply; None if Redis cannot be asked."""
+        keys, args = self._take_args(budgets, response_id, tokens)
+        reply = await self._scripts.run("take", keys, args)
+        if reply is None or reply[0] != b"responses":
+            return reply
+        names = [budget.name for budget in budgets]
+        ended = await self._orphans.find(names)
+        if not ended:
+            return reply
+        for each in ended:
+            await self.settle_for_another(each, None)
+        await self._orphans.free(names, ended)
+        return await self._scripts.run("take", keys, args)
 
     async def count(self, principal: Principal) -> Standing:
         """Charge a request that has no answer.

@@ -18,9 +18,11 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from app.auth import Allowance, Principal
-from app.limits import NO_LIMITS, LimitPolicy, RateLimited, scripts
+from app.limits import NO_LIMITS, LimitPolicy, RateLimited, orphans, scripts
+from app.limits.charge import charge_key
 from app.limits.limiter import Limiter
 from engine.contract import Tier
+from engine.contract.keys import lease
 from tests.redis_server import RedisServer, free_port, system_binary
 from tests.spine import until
 
@@ -320,6 +322,37 @@ async def test_a_dead_gateways_sockets_are_forgotten(
     async with limiter.connections.hold(ACME):
         assert await redis.zcard(f"{NAME}:con") == 1
         assert 0 < await redis.pttl(f"{NAME}:con") <= 61_000
+
+
+async def test_the_answers_of_a_dead_gateway_give_their_places_back(
+    redis: Redis, limiter_with: MakeLimiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "LEASE_WAIT_S", 0.0)
+    monkeypatch.setattr(orphans, "LOOK_EVERY_S", 0.0)
+    limiter = limiter_with(concurrent_responses=2, tokens_per_min=10_000)
+    for name in ("runs", "ended"):
+        await limiter.take(ACME, name, 100)
+    await redis.hset(lease("runs"), "w", "w1")
+    await redis.hset(lease("ended"), "w", "w1")
+    await until(lambda: redis.exists(charge_key("ended")))
+    await refusal(limiter.take(ACME, "r3", 100))
+    await redis.delete(lease("ended"))
+    await limiter.take(ACME, "r3", 100)
+    assert set(await redis.zrange(f"{NAME}:run", 0, -1)) == {"runs", "r3"}
+    # One of which not even the charge is known gives its place back too.
+    await redis.hset(lease("r3"), "w", "w1")
+    await redis.delete(lease("runs"), charge_key("runs"))
+    await limiter.take(ACME, "r4", 100)
+    assert set(await redis.zrange(f"{NAME}:run", 0, -1)) == {"r3", "r4"}
+
+
+async def test_an_answer_that_is_just_being_given_to_a_worker_keeps_its_place(
+    redis: Redis, limiter_with: MakeLimiter
+) -> None:
+    limiter = limiter_with(concurrent_responses=1)
+    await limiter.take(ACME, "young", 100)
+    await refusal(limiter.take(ACME, "r2", 100))
+    assert await redis.zrange(f"{NAME}:run", 0, -1) == ["young"]
 
 
 async def test_a_cancelled_request_is_given_back(redis: Redis, limiter_with: MakeLimiter) -> None:
