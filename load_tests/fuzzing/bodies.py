@@ -160,9 +160,18 @@ def _event(kind: str, **fields: Any) -> dict[str, Any]:
     return {"type": kind, **fields}
 
 
+def _add_item(rng: random.Random, known: Known) -> dict[str, Any]:
+    return _event("conversation.item.create", item=item(rng, known))
+
+
+def _answer(rng: random.Random, known: Known) -> dict[str, Any]:
+    return _event("response.create", response=realtime_response(rng, known))
+
+
 REALTIME: tuple[Template, ...] = (
+    *[_add_item] * 5,
+    *[_answer] * 5,
     lambda rng, known: _event("session.update", session=settings(rng, known)),
-    lambda rng, known: _event("conversation.item.create", item=item(rng, known)),
     lambda rng, known: _event(
         "conversation.item.create",
         item=item(rng, known),
@@ -178,7 +187,6 @@ REALTIME: tuple[Template, ...] = (
         "repartee.text_end": rng.choice((0, 1, 7, 10**6)),
     },
     lambda rng, known: _event("response.create"),
-    lambda rng, known: _event("response.create", response=realtime_response(rng, known)),
     lambda rng, known: {
         "type": "response.create",
         "repartee.answers": known.one_of("items", rng),
@@ -195,7 +203,7 @@ REALTIME: tuple[Template, ...] = (
 )
 
 RESPONSES: tuple[Template, ...] = (
-    lambda rng, known: _event("response.create", **response(rng, known)),
+    *[lambda rng, known: _event("response.create", **response(rng, known))] * 3,
     lambda rng, known: _event(
         "response.create", stream_id=f"lane-{rng.randrange(40)}", **response(rng, known)
     ),

@@ -16,6 +16,7 @@ from engine.contract import Failed, Finished, event_from_wire
 _SPARE_TASKS = 12
 _SETTLE_S = 60.0
 _POLL_S = 0.25
+_LINES_SHOWN = 25
 _BAD_LINES = re.compile(r"Traceback|\b(?:ERROR|CRITICAL)\b|never retrieved|never awaited")
 _GAUGES = ("repartee_responses_running", "repartee_connections", "repartee_pending_bytes")
 
@@ -84,7 +85,7 @@ def bad_lines(log: Path) -> list[str]:
     """Lines of a process's log that tell of a fault of its own, with what follows."""
     lines = log.read_text(errors="replace").splitlines()
     return [
-        "\n".join(lines[number : number + 25])
+        "\n".join(lines[number : number + _LINES_SHOWN])
         for number, line in enumerate(lines)
         if _BAD_LINES.search(line)
     ]

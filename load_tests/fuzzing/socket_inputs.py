@@ -13,6 +13,7 @@ from load_tests.fuzzing.values import dump, mutate, spoil
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 _FINAL = 0x80
+_MAX_MESSAGE = 1 << 20
 _CLOSE_CODES = (1000, 1001, 1002, 1003, 1007, 1012, 3000, 4000, 4999)
 _BAD_CLOSE_CODES = (0, 999, 1004, 1005, 1006, 1015, 2999, 5000, 65535)
 
@@ -64,6 +65,8 @@ def make_frames(rng: random.Random, templates: Sequence[Template], known: Known)
     if kind < 34:
         events = [_event(rng, templates, known, spoiled=False)[0] for _ in range(rng.randint(2, 8))]
         return Frames("events at once", b"".join(_sent(rng, text) for text in events))
+    if kind == 34 and rng.random() < 0.1:
+        return Frames("as large as may be", frame(TEXT, b'"' + b"x" * (_MAX_MESSAGE - 2) + b'"'))
     if kind < 36:
         payload = rng.randbytes(rng.choice((0, 1, 125)))
         return Frames("ping or pong", frame(rng.choice((PING, PONG)), payload))
@@ -78,7 +81,7 @@ def _event(
     if rng.random() < 0.3:
         value["event_id"] = rng.choice(("e-1", "e-2", f"e-{rng.randrange(10**9)}", "x" * 512))
     kind = rng.randrange(20)
-    if kind < 9:
+    if kind < 12:
         return dump(value).encode(), True
     text = dump(mutate(value, rng))
     if kind < 18 or not spoiled:
@@ -112,7 +115,7 @@ def _broken(rng: random.Random, templates: Sequence[Template], known: Known) -> 
     text, _ = _event(rng, templates, known)
     code = struct.pack("!H", rng.choice(_CLOSE_CODES))
     bad_code = struct.pack("!H", rng.choice(_BAD_CLOSE_CODES))
-    large = rng.choice((1 << 20, (1 << 20) + 1, 1 << 21))
+    large = rng.choice((_MAX_MESSAGE + 1, 2 * _MAX_MESSAGE))
     kinds = {
         "binary": frame(BINARY, rng.randbytes(16)),
         "reserved bits": frame(TEXT, text, reserved=rng.randint(1, 7)),

@@ -9,10 +9,11 @@ import json
 import random
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 from load_tests.fuzzing import bodies
-from load_tests.fuzzing.bodies import Template
+from load_tests.fuzzing.bodies import Known, Template
 from load_tests.fuzzing.findings import Findings
 from load_tests.fuzzing.http_inputs import Caller
 from load_tests.fuzzing.http_lane import BOUND_S
@@ -134,7 +135,8 @@ class SocketTalk:
         self._writer = writer
         self._rng = rng
         self._findings = findings
-        self._known = caller.known
+        # Items belong to one conversation, all else to the tenant.
+        self._known = replace(caller.known, items=Known().items)
         self._is_realtime = target.startswith("/v1/realtime")
         self._given = target.encode()
         self._running: set[str] = set()
@@ -251,6 +253,9 @@ class SocketTalk:
             session = event["session"]
             assert isinstance(session, dict)
             self._known.sessions.append(session["id"])
+            items = event["repartee.items"]
+            assert isinstance(items, list)
+            self._known.items.extend(item["id"] for item in items)
         elif kind == "conversation.item.added":
             item = event["item"]
             assert isinstance(item, dict)
