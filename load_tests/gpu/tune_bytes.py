@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -134,13 +135,13 @@ def candidates(case: Case) -> Iterator[Settings]:
         sums = block_m * block_n * (2 if case.gated else 1) * halves // (32 * warps)
         if not 4 <= sums <= 128 or (warps == 8 and sums < 32):
             continue
-        if not exact and sums < 64:
+        if not exact and sums < (128 if class_m == 128 else 64):
             continue
         held = (block_m * halves + block_n * (2 if case.gated else 1)) * block_k
         if held * stages > 200_000 or (held * stages < 60_000 and stages == 3 and block_k == 128):
             continue
         programs = -(-case.num_tokens // block_m) * -(-outputs // block_n) * split
-        if (split > 1 and programs > 560) or (programs < 100 and split < 7):
+        if (split > 1 and programs > 400) or (programs < 100 and split < 7):
             continue
         yield {
             "block_m": block_m, "block_n": block_n, "block_k": block_k, "split": split,
@@ -278,8 +279,10 @@ def main() -> None:
     tried = {}
     for case in todo:
         found = list(candidates(case))
-        step = -(-len(found) // options.limit)
-        tried[case] = found[::step] if step else found
+        if len(found) > options.limit:
+            found = random.Random(len(found)).sample(found, options.limit)
+        known = launch.tuned_settings().get(case.op, {}).get(case.key(case.weight()))
+        tried[case] = [*([known] if known else []), *found]
     jobs = [
         (case, chosen[i : i + 4])
         for case, chosen in tried.items()
