@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "repartee-fake"
 GRACE_S = 1.0
-START_S = 120.0
+START_S = 300.0
 
 
 class Process:
