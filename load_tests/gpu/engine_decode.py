@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 
 from engine.contract import Delta, Finished, GenerateRequest, Message, SamplingParams, Tier
 from engine.contract.registry import ModelCard
+from engine.cuda_chunk import DecodeChunk
 from engine.cuda_runner import CudaRunner
 from engine.engine import Engine
 from engine.model.llama import CausalLM
@@ -81,6 +83,19 @@ class Bench:
             engine_config, card=card, runner=runner, vocabulary=Ids(), encode_chat=self._encode
         )
         self._count = 0
+        # How often a batch was put in place, and how often it went on by itself.
+        self._resumes: Counter[str] = Counter()
+        for name in ("start", "go_on"):
+            self._count_calls(name)
+
+    def _count_calls(self, name: str) -> None:
+        method = getattr(DecodeChunk, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            self._resumes[name] += 1
+            return method(*args, **options)
+
+        setattr(DecodeChunk, name, counted)
 
     def _encode(self, messages: tuple[Message, ...]) -> list[int]:
         seed, length = map(int, messages[0].content.split(":"))
@@ -132,8 +147,18 @@ class Bench:
             _, short = self.seconds(batch, 512, 1)
             _, long = self.seconds(batch, 512, NEW_TOKENS)
             rates.append(batch * (NEW_TOKENS - 1) / (long - short))
+        totals = self._engine.totals
         return {
             "batch": batch,
+            # Where the host's time went since the start, seconds.
+            "times": {
+                "schedule": round(totals.times.schedule_s, 2),
+                "run": round(totals.times.forward_s, 2),
+                "text": round(totals.times.text_s, 2),
+                "steps": totals.steps,
+            },
+            "resumes": dict(self._resumes),
+            "rates": [round(rate, 1) for rate in rates],
             "tok_s": round(statistics.median(rates), 1),
             "spread": [round(min(rates), 1), round(max(rates), 1)],
         }
@@ -141,8 +166,12 @@ class Bench:
     def first_token(self, prompt: int, repeats: int = 5) -> dict[str, Any]:
         """Milliseconds to the first token, batch 1."""
         self.seconds(1, prompt, 1)
-        times = [self.seconds(1, prompt, 1)[0] * 1000 for _ in range(repeats)]
+        times, runs = [], []
+        for _ in range(repeats):
+            times.append(self.seconds(1, prompt, 1)[0] * 1000)
+            runs.append(self._engine.totals.last_step.forward_s * 1000)
         return {
+            "last_step_ms": round(statistics.median(runs), 2),
             "prompt": prompt,
             "ttft_ms": round(statistics.median(times), 2),
             "spread": [round(min(times), 2), round(max(times), 2)],
@@ -180,11 +209,16 @@ def main() -> None:
     for prompt in prompts:
         row = bench.first_token(prompt)
         result["ttft"].append(row)
-        print(f"{name} TTFT {prompt:5d}: {row['ttft_ms']:8.2f} ms {row['spread']}", flush=True)
+        print(
+            f"{name} TTFT {prompt:5d}: {row['ttft_ms']:8.2f} ms {row['spread']}, "
+            f"{row['last_step_ms']} of them in the last step",
+            flush=True,
+        )
     for batch in batches:
         row = bench.decode_rate(batch, options.repeats)
         result["decode"].append(row)
         print(f"{name} batch {batch:4d}: {row['tok_s']:9.1f} tok/s {row['spread']}", flush=True)
+        print(row["times"], row["resumes"], flush=True)
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
 
