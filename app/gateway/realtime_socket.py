@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket
 from app.gateway.conversation import Conversation
 from app.gateway.credential_watch import CredentialWatch
 from app.gateway.drafts import Drafts
+from app.gateway.event_inbox import EventInbox
 from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
 from app.gateway.resume import resume_state, running_answer
@@ -55,6 +56,7 @@ logger = logging.getLogger(__name__)
 API = "realtime"
 # Client events read and not carried out yet; a full inbox stops the reading.
 INBOX_EVENTS = 256
+INBOX_CHARS = 2 * 1024 * 1024
 # How long a response.create waits for the end of the response before it.
 END_WAIT_S = 10.0
 MAX_OUT_OF_BAND = 16
@@ -94,7 +96,7 @@ class RealtimeSocket:
         self._responses = responses
         self.watch = watch
         self._throttles = throttles
-        self._inbox: asyncio.Queue[str] = asyncio.Queue(INBOX_EVENTS)
+        self._inbox = EventInbox(INBOX_EVENTS, INBOX_CHARS)
         self._subscription = subscription
         self._running: dict[str, RunningResponse] = {}
         self._drafts = Drafts(conversation, responses, watch.principal)
@@ -174,12 +176,13 @@ class RealtimeSocket:
 
     async def _carry_out(self) -> None:
         while True:
-            received = self._wire.receive(await self._inbox.get())
+            text = await self._inbox.get()
+            received = self._wire.receive(text)
             if isinstance(received, bytes):
                 self._writer.send(received)
             else:
                 await self._answer(received)
-            self._inbox.task_done()
+            self._inbox.done(text)
 
     async def _answer(self, received: Received) -> None:
         try:

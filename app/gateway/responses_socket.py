@@ -35,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 MAX_LANES = 32
 MAX_ACTIVE = 16
-# Creates that wait for their lane or for a place.
+# Creates that wait for their lane or for a place, and the characters of their events.
 MAX_WAITING = 64
+MAX_WAITING_CHARS = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -44,13 +45,13 @@ class Lane:
     """One lane.
 
     Attributes:
-        waiting: Creates to be carried out.
+        waiting: Creates to be carried out, with the characters of their events.
         task: Carries them out; None while there is nothing to do.
         making: The response under way.
         latest: The last one's id, and what continues it.
     """
 
-    waiting: deque[Create] = field(default_factory=deque)
+    waiting: deque[tuple[Create, int]] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     making: Making | None = None
     latest: tuple[str, Parent] | None = None
@@ -139,7 +140,7 @@ class ResponsesSocket:
                 await self._cancel(command)
             else:
                 self.watch.check()
-                self._enqueue(command)
+                self._enqueue(command, len(text))
         except ReparteeError as error:
             self._tell(error, stream_id)
         except Exception as error:
@@ -149,15 +150,17 @@ class ResponsesSocket:
     def _tell(self, error: Exception, stream_id: str | None) -> None:
         self._writer.send(error_frame(error, stream_id))
 
-    def _enqueue(self, create: Create) -> None:
+    def _enqueue(self, create: Create, num_chars: int) -> None:
         self._responses.check_open()
-        if sum(len(lane.waiting) for lane in self._lanes.values()) >= MAX_WAITING:
+        waiting = [chars for lane in self._lanes.values() for _, chars in lane.waiting]
+        if len(waiting) >= MAX_WAITING or (waiting and sum(waiting) > MAX_WAITING_CHARS):
             raise Overloaded(
-                f"At most {MAX_WAITING} responses may wait on one connection.",
+                f"At most {MAX_WAITING} responses, of {MAX_WAITING_CHARS} characters together, "
+                "may wait on one connection.",
                 code="too_many_responses",
             )
         lane = self._lane(create.stream_id)
-        lane.waiting.append(create)
+        lane.waiting.append((create, num_chars))
         if lane.task is None:
             lane.task = asyncio.create_task(self._work(lane), name="responses-lane")
 
@@ -177,7 +180,7 @@ class ResponsesSocket:
     async def _work(self, lane: Lane) -> None:
         try:
             while lane.waiting:
-                create = lane.waiting.popleft()
+                create, _ = lane.waiting.popleft()
                 async with self._places:
                     await self._carry_out(lane, create)
         finally:

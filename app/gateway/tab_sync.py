@@ -279,9 +279,9 @@ class TabSync:
         attaching, running = self._attaching.get(response_id), self._running(response_id)
         if attaching is not None:
             self._over.add(response_id)
-            self._wait_for(self._end_of(response_id, attaching))
+            self._wait_for_end(response_id, attaching)
         elif running is not None:
-            self._wait_for(self._end_of(response_id, None))
+            self._wait_for_end(response_id, None)
         elif response_id not in self._shown:
             self._resync()
 
@@ -292,15 +292,17 @@ class TabSync:
         if running is not None:
             await running.ended.wait()
 
-    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Take no change until something is done."""
+    def _wait_for_end(self, response_id: str, attaching: asyncio.Task[None] | None) -> None:
+        """Take no change until the response's end was told."""
         self._subscription.hold()
-        self._spawn(self._go_on_after(work))
+        self._spawn(self._go_on_after_end(response_id, attaching))
 
-    async def _go_on_after(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _go_on_after_end(
+        self, response_id: str, attaching: asyncio.Task[None] | None
+    ) -> None:
         try:
             async with asyncio.timeout(END_WAIT_S):
-                await work
+                await self._end_of(response_id, attaching)
         except TimeoutError:
             self._resync()
             return

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
+from redis.asyncio import Redis
+from websockets.asyncio.client import connect
 
 from app.auth import Allowance, parse_api_keys
+from app.gateway import responses_socket
+from app.gateway.tab_sync import TabSync
 from app.limits import NO_LIMITS, LimitPolicy
+from app.sessions.changes import Change, ResponseEnded
 from tests.gateway.live import LiveGateway, receive_until, running_gateway, script
 
 ACME = {"authorization": "Bearer sk-0123456789abcdef"}
@@ -68,3 +76,73 @@ async def test_who_looks_at_an_answer_and_leaves_frees_no_place(
         await gateway.http.post(f"/v1/responses/{first.json()['id']}/cancel", headers=ACME)
         await gateway.settled()
         assert (await background(gateway, ACME)).status_code == 200
+
+
+def large_event(number: int) -> str:
+    return json.dumps({"type": "no.such", "event_id": f"e{number}", "x": "x" * 1_000_000})
+
+
+async def test_a_socket_whose_events_are_held_up_holds_few_bytes_of_them(
+    gateway: LiveGateway, redis_url: str
+) -> None:
+    async with gateway.socket(additional_headers=ACME, write_limit=1 << 16) as socket:
+        await receive_until(socket, "session.created")
+        (served,) = gateway.gateway.realtime.sockets
+        async with Redis.from_url(redis_url) as redis:
+            await redis.client_pause(1500)
+        await socket.send('{"type":"conversation.item.retrieve","item_id":"x"}')
+
+        async def flood() -> None:
+            for number in range(12):
+                await socket.send(large_event(number))
+
+        flooding = asyncio.create_task(flood())
+        held = 0
+        async with asyncio.timeout(20):
+            while not flooding.done():
+                held = max(held, served._inbox.num_chars)
+                await asyncio.sleep(0.01)
+        assert held <= 2 * 1024 * 1024
+        named = []
+        while len(named) < 12:
+            event = (await receive_until(socket, "error", timeout_s=20))[-1]
+            named.append(event["error"]["event_id"])
+            named = [name for name in named if name]
+        assert named == [f"e{number}" for number in range(12)]
+
+
+async def test_creates_that_wait_are_bounded_in_size(
+    gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses_socket, "MAX_WAITING_CHARS", 2500)
+    url = f"ws://127.0.0.1:{gateway.port}/v1/responses"
+    async with connect(url, additional_headers=ACME) as socket:
+        create = {"type": "response.create", "input": script(num_tokens=500, rate=50)}
+        await socket.send(json.dumps(create))
+        await receive_until(socket, "response.created")
+        for _ in range(4):
+            await socket.send(json.dumps({"type": "response.create", "input": "x" * 1000}))
+        error = (await receive_until(socket, "error"))[-1]
+        assert (error["status"], error["error"]["code"]) == (429, "too_many_responses")
+        await socket.send('{"type":"response.cancel"}')
+        ends = 0
+        while ends < 4:
+            last = await receive_until(socket, ("response.completed", "response.incomplete"))
+            ends += bool(last)
+
+
+async def test_a_tab_that_closes_while_an_answer_ends_leaves_no_work_undone(
+    gateway: LiveGateway, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The end is awaited by a task that may be cancelled before it begins."""
+    subscription, response = mock.Mock(), mock.Mock()
+    tabs = TabSync(
+        *(subscription, mock.Mock(version=1, origin="me"), mock.Mock(), mock.Mock(), mock.Mock()),
+        start=mock.Mock(),
+        running=lambda _: response,
+    )
+    tabs._take(Change(2, "", ResponseEnded("resp_1")))
+    tabs.close()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not [each for each in recwarn if "never awaited" in str(each.message)]
