@@ -46,6 +46,8 @@ RATE = 1000
 # Inputs of the warm-up, as a part of all; memory counts from its end.
 WARM_UP = 0.2
 MAX_GROWTH_BYTES = 48 << 20
+# Answers, by inputs, that may find Redis too slow.
+MAX_UNAVAILABLE = 0.002
 _KEYS = "\n".join(
     f"fuzz-key-{tenant}-{tier}:{tenant}:{tier}"
     for tenant, tier in (
@@ -99,6 +101,7 @@ class Result:
             "inputs_per_s": round(sent / max(self.seconds, 1e-9), 1),
             "gateway_mib": self.memory,
             "logs_read": self.num_logs,
+            "redis_unavailable": self.findings.num_unavailable,
             "sent": dict(self.findings.sent.most_common()),
             "answers": dict(self.findings.answers.most_common()),
             "wrong": self.findings.wrong,
@@ -165,6 +168,8 @@ async def _fuzz(
         result.left += await leftovers.settled(http, client, num_tasks)
         wrong, result.num_logs = await asyncio.to_thread(leftovers.bad_keys, client)
         result.left += wrong
+    if findings.num_unavailable > MAX_UNAVAILABLE * total:
+        result.left.append(f"{findings.num_unavailable} times Redis was not to be had")
     if (result.memory[1] - result.memory[0]) * 2**20 > MAX_GROWTH_BYTES:
         result.left.append(f"memory grew from {result.memory[0]} to {result.memory[1]} MiB")
     if (await http.get("/readyz")).status_code != 200:

@@ -21,12 +21,15 @@ class Findings:
         left: Inputs that are still to be sent.
         sent: Inputs sent, by kind.
         answers: Answers, by status, close code or kind of event.
+        num_unavailable: Times that Redis was said to be too slow, as it may be on a machine
+            that has too much else to do.
         wrong: Faults by kind, with a few examples each.
     """
 
     left: int
     sent: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
+    num_unavailable: int = 0
     wrong: dict[str, list[str]] = field(default_factory=dict)
 
     def take(self, kind: str, count: int = 1) -> bool:

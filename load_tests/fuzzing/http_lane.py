@@ -120,7 +120,9 @@ class HttpLane:
 
     def _note_status(self, given: Input, status: int, body: bytes) -> None:
         self._findings.answers[str(status)] += 1
-        if status >= 500:
+        if status == 503 and b"redis_unavailable" in body:
+            self._findings.num_unavailable += 1
+        elif status >= 500:
             self._findings.fault(f"status {status}", given.data, body)
 
     def _judge_error(self, given: Input, answer: Answer) -> None:

@@ -105,7 +105,9 @@ class SocketLane:
         if head.startswith(b"HTTP/1.1 101 "):
             return True
         self._findings.answers[f"handshake {head[9:12].decode()}"] += 1
-        if head[9:10] == b"5":
+        if head[9:12] == b"503":
+            self._findings.num_unavailable += 1
+        elif head[9:10] == b"5":
             self._findings.fault("refused with 5xx", target.encode(), head)
         return False
 
@@ -198,20 +200,23 @@ class SocketTalk:
 
     async def _answered(self, reading: asyncio.Task[None]) -> bool:
         """Whether the socket still answers, and all of its responses have ended."""
-        if await self._comes(self._last_word, reading):
-            if await self._comes(self._idle, reading):
-                return True
+        if not await self._comes(self._last_word, reading):
             if not reading.done():
-                self._findings.fault("a response without end", self._given, self._running)
-        elif not reading.done():
-            self._findings.fault("no answer on a socket", self._given, self.close_code)
-        return False
+                self._findings.fault("no answer on a socket", self._given, self.close_code)
+            return False
+        while self._running:
+            if not await self._comes(self._idle, reading):
+                if not reading.done():
+                    self._findings.fault("a response without end", self._given, self._running)
+                return False
+        return True
 
     async def _comes(self, event: asyncio.Event, reading: asyncio.Task[None]) -> bool:
         waiting = asyncio.create_task(event.wait())
         await asyncio.wait({waiting, reading}, timeout=BOUND_S, return_when="FIRST_COMPLETED")
+        came = waiting.done()
         waiting.cancel()
-        return event.is_set()
+        return came
 
     async def _ended(self, reading: asyncio.Task[None]) -> None:
         await asyncio.wait({reading}, timeout=BOUND_S)
@@ -285,7 +290,9 @@ class SocketTalk:
         error = event["error"]
         assert isinstance(error, dict)
         status = event.get("status", 400)
-        if error["type"] not in _EXPECTED_TYPES or (isinstance(status, int) and status >= 500):
+        if error["code"] == "redis_unavailable":
+            self._findings.num_unavailable += 1
+        elif error["type"] not in _EXPECTED_TYPES or (isinstance(status, int) and status >= 500):
             self._findings.fault(f"error event {error['code']}", self._given, event)
 
 
