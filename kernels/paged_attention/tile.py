@@ -5,6 +5,63 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# Four bytes to four bf16, exactly. Left to itself, the compiler moves bytes to the layout of
+# the product first, one by one, and converts them there, while bf16 values move in whole
+# matrices: so these instructions are said to have effects, and stay where they are.
+#
+# A byte's low 7 bits under the exponent of 128 are 128 + low; 128 is taken off again, or 256
+# where the sign bit, which is worth -128, is set.
+_FROM_INT8 = tl.constexpr("""
+{
+    .reg .b32 pair, value, less, one;
+    mov.b32 one, 0x3f803f80;
+    prmt.b32 pair, $2, 0, 0x4140;
+    lop3.b32 value, pair, 0x007f007f, 0x43004300, 0xEA;
+    lop3.b32 less, pair, 0x00800080, 0xC300C300, 0xEA;
+    fma.rn.bf16x2 $0, value, one, less;
+    prmt.b32 pair, $2, 0, 0x4342;
+    lop3.b32 value, pair, 0x007f007f, 0x43004300, 0xEA;
+    lop3.b32 less, pair, 0x00800080, 0xC300C300, 0xEA;
+    fma.rn.bf16x2 $1, value, one, less;
+}
+""")
+# E4M3 has four exponent bits with a bias of 7, bf16 eight with 127: the bits in their place
+# are a number 2^120 too small, subnormal ones too.
+_FROM_FP8 = tl.constexpr("""
+{
+    .reg .b32 pair, value, factor, nothing;
+    mov.b32 factor, 0x7b807b80;
+    mov.b32 nothing, 0x80008000;
+    prmt.b32 pair, $2, 0, 0x1404;
+    shr.b32 value, pair, 4;
+    and.b32 value, value, 0x07f007f0;
+    lop3.b32 value, pair, 0x80008000, value, 0xEA;
+    fma.rn.bf16x2 $0, value, factor, nothing;
+    prmt.b32 pair, $2, 0, 0x3424;
+    shr.b32 value, pair, 4;
+    and.b32 value, value, 0x07f007f0;
+    lop3.b32 value, pair, 0x80008000, value, 0xEA;
+    fma.rn.bf16x2 $1, value, factor, nothing;
+}
+""")
+
+
+@triton.jit
+def widen(values, dtype: tl.constexpr):
+    """Values of the cache in the dtype of the products; 8-bit ones without their scale."""
+    if dtype == tl.bfloat16 and values.dtype == tl.int8:
+        wide = tl.inline_asm_elementwise(
+            _FROM_INT8, "=r,=r,r", [values], dtype=tl.bfloat16, is_pure=False, pack=4
+        )
+    elif dtype == tl.bfloat16 and values.dtype == tl.float8e4nv:
+        wide = tl.inline_asm_elementwise(
+            _FROM_FP8, "=r,=r,r", [values.to(tl.int8, bitcast=True)], dtype=tl.bfloat16,
+            is_pure=False, pack=4,
+        )  # fmt: skip
+    else:
+        wide = values.to(dtype)
+    return wide
+
 
 @triton.jit
 def attend_tile(
@@ -24,7 +81,7 @@ def attend_tile(
     tile_ok = ok[:, None] & in_d[None, :]
     k = tl.load(k_ptr + at, mask=tile_ok, other=0.0)
     v = tl.load(v_ptr + at, mask=tile_ok, other=0.0)
-    scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale
+    scores = tl.dot(q, tl.trans(widen(k, q.dtype)), input_precision="ieee") * scale
     if QUANTIZED:
         scores *= tl.load(k_scale_ptr + row, mask=ok, other=0.0)[None, :]
     if MASKED:
@@ -37,7 +94,7 @@ def attend_tile(
     total = total * shrink + tl.sum(p, 1)
     if QUANTIZED:
         p *= tl.load(v_scale_ptr + row, mask=ok, other=0.0)[None, :]
-    acc = tl.dot(p.to(q.dtype), v.to(q.dtype), acc * shrink[:, None], input_precision="ieee")
+    acc = tl.dot(p.to(q.dtype), widen(v, q.dtype), acc * shrink[:, None], input_precision="ieee")
     return acc, new_top, total
 
 

@@ -6,7 +6,7 @@ import torch
 import triton
 
 from kernels.checks import expect
-from kernels.cuda.launch import num_multiprocessors, overlap_options, tuned
+from kernels.cuda.launch import capability, num_multiprocessors, overlap_options, tuned
 from kernels.cuda.scratch import FLOATS, float_scratch, tickets
 from kernels.kv_cache import KV_DTYPES, AttentionBatch, LayerCache, SharedPrefix
 from kernels.paged_attention.decode_kernel import decode_kernel
@@ -111,7 +111,8 @@ def _decode(
 def _prefix_splits(shared: SharedPrefix, num_kv_heads: int, key: str) -> int:
     """Programs that share one tile and KV head of a prefix."""
     full_tiles = -(-len(shared.row_lens) // shared.tile_rows.shape[1])
-    wanted = 2 * num_multiprocessors() // (full_tiles * num_kv_heads)
+    # More would spend on parts written and read again what they save.
+    wanted = num_multiprocessors() // (full_tiles * num_kv_heads)
     return tuned("paged_attention_prefix", key).get("splits") or max(1, min(wanted, 16))
 
 
@@ -128,10 +129,15 @@ def _prefix(
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.block_tables, shared.tile_rows,
         shared.tile_lens, parts, stats, batch.block_tables.stride(0), scale * LOG2_E, num_kv,
         group, triton.next_power_of_2(group), sequences, block_size, head_dim,
-        triton.next_power_of_2(head_dim), settings.get("tile", 64), splits, cache.is_quantized,
-        num_warps=settings.get("warps", 4), num_stages=settings.get("stages", 2),
-        **overlap_options(),
+        triton.next_power_of_2(head_dim), settings.get("tile", _prefix_tile(head_dim)), splits,
+        cache.is_quantized, num_warps=settings.get("warps", 4),
+        num_stages=settings.get("stages", 2), **overlap_options(),
     )  # fmt: skip
+
+
+def _prefix_tile(head_dim: int) -> int:
+    """Tokens of a tile: twice as many where shared memory holds two stages of them."""
+    return 128 if head_dim <= 128 and capability() >= (9, 0) else 64
 
 
 def _is_verify(q: torch.Tensor, cache: LayerCache, batch: AttentionBatch) -> bool:
