@@ -103,7 +103,7 @@ def work_on(tables: list[list[int]], start: int, suspensions: int = 0) -> list[W
 
 
 def test_groups_are_found_where_sharing_pays_and_kept_while_the_same_run() -> None:
-    finder = PrefixFinder(block_size=4, block_bytes=(16 << 20) // 6 + 1)
+    finder = PrefixFinder(block_size=4, block_bytes=(64 << 20) // 6 + 1)
     tables = [[1, 2, 3, 4, 5 + i] for i in range(3)]
     # The fourth block may not be shared yet: a token of it is still to be computed.
     work = work_on(tables, start=15)
