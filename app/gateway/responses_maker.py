@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +26,12 @@ from engine.contract import (
     FinishReason,
     Message,
     NotFound,
+    ReparteeError,
     Usage,
     Warm,
 )
+
+logger = logging.getLogger(__name__)
 
 API = "responses"
 
@@ -170,6 +174,8 @@ class ResponseMaker:
             if keeps is not None:
                 await self._drop(record)
             raise
+        if keeps is not None:
+            self.responses.spawn(self._trim(record.tenant))
         return Making(record, messages, recorded, first, request.is_stored)
 
     async def _first(self, answer: RecordedAnswer) -> Event:
@@ -181,6 +187,12 @@ class ResponseMaker:
         if isinstance(first, Failed):
             raise first.error
         return first
+
+    async def _trim(self, tenant: str) -> None:
+        try:
+            await self.store.trim(tenant)
+        except ReparteeError as error:
+            logger.warning("responses of %s are not trimmed yet: %s", tenant, error)
 
     async def _drop(self, record: StoredResponse) -> None:
         try:
@@ -210,6 +222,7 @@ class ResponseMaker:
         end = ResponseEnd(nothing, "", now)
         if request.is_stored:
             await self.store.create(replace(record, end=end))
+            self.responses.spawn(self._trim(record.tenant))
         answer = Replay(record.response_id, end)
         return Making(record, messages, answer, await anext(answer), request.is_stored)
 

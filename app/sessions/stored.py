@@ -142,7 +142,7 @@ class ResponseStore:
         self._end = self._redis.register_script(script.read_text())
 
     async def create(self, response: StoredResponse) -> None:
-        """Keep a response that begins, or that has been made."""
+        """Keep a response that begins, or that has been made; `trim` once it is taken."""
         links = (
             *(response.chain, response.before, response.loose),
             *(response.deadline_at, response.is_warm_up),
@@ -168,11 +168,19 @@ class ResponseStore:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.zadd(name, {response.response_id: time.time()})
             pipe.expire(name, self._ttl_s)
-            pipe.zcard(name)
-            *_, count = await pipe.execute()
-        if count > MAX_STORED:
-            oldest: Any = await self._redis.zpopmin(name, count - MAX_STORED)
-            await self._unlink([member.decode() for member, _ in oldest])
+            await pipe.execute()
+
+    async def trim(self, tenant: str) -> None:
+        """Let a tenant's oldest go beyond MAX_STORED.
+
+        Not part of `create`: one that is refused afterwards must not cost an older one.
+        """
+        name = _listed(tenant)
+        with redis_errors("response list"):
+            count = await self._redis.zcard(name)
+            if count > MAX_STORED:
+                oldest: Any = await self._redis.zpopmin(name, count - MAX_STORED)
+                await self._unlink([member.decode() for member, _ in oldest])
 
     async def _unlink(self, response_ids: Sequence[str]) -> None:
         async with self._redis.pipeline(transaction=False) as pipe:

@@ -19,6 +19,7 @@ from app.auth import Allowance, parse_api_keys
 from app.gateway import responses_socket
 from app.gateway.tab_sync import TabSync
 from app.limits import NO_LIMITS, LimitPolicy
+from app.sessions import stored
 from app.sessions.changes import Change, ResponseEnded
 from tests.gateway.live import LiveGateway, receive_until, running_gateway, script
 
@@ -143,6 +144,49 @@ async def test_a_tab_that_closes_while_an_answer_ends_leaves_no_work_undone(
     )
     tabs._take(Change(2, "", ResponseEnded("resp_1")))
     tabs.close()
-    await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
     gc.collect()
     assert not [each for each in recwarn if "never awaited" in str(each.message)]
+
+
+async def test_requests_that_are_refused_cost_no_stored_response(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "MAX_STORED", 2)
+    async with guarded(redis_url, concurrent_responses=1) as gateway:
+        kept = []
+        for _ in range(2):
+            answer = await gateway.http.post("/v1/responses", json={"input": "hi"}, headers=ACME)
+            kept.append(answer.json()["id"])
+            await gateway.settled()
+        runs = await gateway.http.post(
+            "/v1/responses", json={"input": LONG, "background": True}, headers=ACME
+        )
+        assert runs.status_code == 200
+        for _ in range(3):
+            assert (await background(gateway, ACME)).status_code == 429
+        left = [await gateway.http.get(f"/v1/responses/{rid}", headers=ACME) for rid in kept]
+        # The one that was taken has the place of the oldest; the refused have nobody's.
+        assert [answer.status_code for answer in left] == [404, 200]
+
+
+async def test_nobody_takes_the_place_of_an_answer_that_runs(gateway: LiveGateway) -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": LONG}]}
+    async with gateway.socket(additional_headers=ACME) as socket:
+        for event in (
+            {"type": "conversation.item.create", "item": item},
+            {"type": "response.create"},
+        ):
+            await socket.send(json.dumps(event))
+        added = (await receive_until(socket, "response.output_item.added"))[-1]
+        answer_id = added["item"]["id"]
+        thief = {**item, "id": answer_id}
+        await socket.send(json.dumps({"type": "conversation.item.create", "item": thief}))
+        error = (await receive_until(socket, "error"))[-1]["error"]
+        assert (error["code"], error["param"]) == ("item_id_taken", "item.id")
+        await socket.send('{"type":"response.cancel"}')
+        await receive_until(socket, "response.done")
+        await socket.send(json.dumps({"type": "conversation.item.retrieve", "item_id": answer_id}))
+        kept = (await receive_until(socket, "conversation.item.retrieved"))[-1]["item"]
+        assert kept["role"] == "assistant"

@@ -137,6 +137,7 @@ async def test_a_tenant_keeps_so_many(
     monkeypatch.setattr(stored, "MAX_STORED", 3)
     for number in range(5):
         await store.create(response(f"r{number}"))
+        await store.trim("t1")
     await store.create(response("other", tenant="t2"))
     left = sorted(name for name in outside.keys("rp:rsp:{*"))
     assert left == ["rp:rsp:{other}", "rp:rsp:{r2}", "rp:rsp:{r3}", "rp:rsp:{r4}"]

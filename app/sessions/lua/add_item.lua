@@ -20,6 +20,10 @@ end
 if stale(ARGV[12]) then
   return {'stale'}
 end
+if id == redis.call('HGET', meta, 'active_item') then
+  -- The running answer will have it.
+  return {'taken'}
+end
 local existing = redis.call('HGET', items, id)
 if existing then
   if same(existing) then
