@@ -1,9 +1,8 @@
 /**
  * Markdown inside a block: emphasis, code, links, line breaks. Text in, nodes out, no DOM.
  *
- * A node is a string (text) or `{tag, attrs, children}`. HTML is text like any other. A link
- * whose address is not on the allow-list stays as it was written; an image becomes a link, so
- * nothing is ever loaded.
+ * HTML is text like any other. A link whose address is not on the allow-list stays as it was
+ * written; an image becomes a link, so nothing is ever loaded.
  */
 
 const ENTITIES = {

@@ -1,9 +1,6 @@
 /**
- * Markdown blocks: paragraphs, headings, lists, quotes, code, tables, rules. No DOM.
- *
- * `parseBlocks` returns nodes as `inline.js` describes, one per top-level block, each with the
- * offset where it begins. Code blocks are `{tag: "codeblock", attrs: {lang}, children}`.
- * Blocks that hold a person's language carry `dir="auto"`; code is always left to right.
+ * Markdown blocks, each with the offset where it begins. No DOM.
+ * What holds a person's language carries `dir="auto"`; code is always left to right.
  */
 
 import { highlight } from "./highlight.js"
@@ -18,7 +15,6 @@ const TABLE_RULE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t
 const MAX_DEPTH = 12
 
 /**
- * @param {boolean} open  More text is to come.
  * @returns {{node: MarkdownElement, start: number}[]}
  */
 export function parseBlocks(text, open) {

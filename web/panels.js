@@ -24,7 +24,6 @@ export class Panels {
 	#failures = 0
 
 	/**
-	 * @param {import("./chat.js").Chat} chat
 	 * @param {() => string|null} key  The API key.
 	 * @param {{newChat: () => void, copyAnswer: () => void}} actions  Behind keys, of the view.
 	 */
@@ -56,7 +55,6 @@ export class Panels {
 		this.#chats?.refresh()
 	}
 
-	/** @param {ChatState} state */
 	update(state) {
 		this.#hud?.update(state)
 	}

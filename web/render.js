@@ -16,6 +16,7 @@ const TAGS = new Set(
 )
 // A line still arriving may yet join the block before it (`2` becomes `2. …`).
 const OPEN_BLOCKS = 2
+const PIECE_LINES = 20
 
 export class MarkdownView {
 	#root
@@ -24,21 +25,16 @@ export class MarkdownView {
 	/** Nodes shown after the stable ones. */
 	#shown = []
 
-	/** @param {HTMLElement} root Empty, and this view's own. */
 	constructor(root) {
 		this.#root = root
 	}
 
-	/**
-	 * @param {string} text All of it.
-	 * @param {boolean} open More is to come.
-	 */
 	update(text, open) {
 		if (!text.startsWith(this.#text.slice(0, this.#stable.offset))) this.#reset()
 		this.#text = text
 		const { offset } = this.#stable
 		const blocks = parseBlocks(text.slice(offset), open)
-		this.#patch(blocks.map(({ node }) => node))
+		this.#patch(blocks.map(({ node }) => (node.tag === "codeblock" ? inPieces(node) : node)))
 		const settled = blocks.length - OPEN_BLOCKS
 		if (open && settled > 0) this.#settle(settled, offset + blocks[settled].start)
 	}
@@ -59,6 +55,26 @@ export class MarkdownView {
 		this.#stable = { offset: 0, count: 0 }
 		this.#shown = []
 	}
+}
+
+/** Long code in pieces of some lines, so that a browser lays out anew only the last of them. */
+function inPieces({ children, ...node }) {
+	const pieces = [[]]
+	let lines = 0
+	for (let child of children) {
+		const text = typeof child === "string" ? child : ""
+		lines += text.split("\n").length - 1
+		const end = text.lastIndexOf("\n") + 1
+		if (lines >= PIECE_LINES && end > 0) {
+			pieces.at(-1).push(text.slice(0, end))
+			pieces.push([])
+			lines = 0
+			child = text.slice(end)
+		}
+		if (child !== "") pieces.at(-1).push(child)
+	}
+	const attrs = { class: "piece" }
+	return { ...node, children: pieces.map((part) => ({ tag: "span", attrs, children: part })) }
 }
 
 function patchChildren(parent, from, before, after) {

@@ -15,10 +15,7 @@ const MAX_FRAME_MS = 100
 
 const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" })
 
-/**
- * The grapheme boundary nearest at or after `at`; the end of the text counts as one.
- * @param {number} from A boundary before `at`.
- */
+/** The grapheme boundary nearest at or after `at`, from an earlier one; the end counts as one. */
 export function boundaryAfter(text, from, at) {
 	if (at >= text.length) return text.length
 	// Families of emoji run to some 30 units; the slack keeps the last grapheme whole.
@@ -31,7 +28,6 @@ export function boundaryAfter(text, from, at) {
 /**
  * End of the part that may be shown while more can come. The last grapheme waits for its rest
  * (a joiner, a skin tone, a vowel sign), unless it is plain ASCII.
- * @param {number} from A boundary.
  */
 export function settledEnd(text, from) {
 	if (from >= text.length || text.charCodeAt(text.length - 1) < 0x80) return text.length

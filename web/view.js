@@ -10,10 +10,10 @@ import { estimate } from "./estimate.js"
 import { Panels } from "./panels.js"
 import { Follower } from "./scroll.js"
 
-/** Longest answer that is read out in full when it is complete, in characters. */
+/** A longer answer is not read out in full, in characters. */
 const READ_OUT_MAX = 600
 
-/** A text of at least so many tokens is worth an estimate. */
+/** So long a text is worth an estimate. */
 const LONG_TOKENS = 200
 
 export class View {
@@ -34,7 +34,6 @@ export class View {
 	#runningKey = null
 
 	/**
-	 * @param {import("./chat.js").Chat} chat
 	 * @param {(model: string) => Promise<number|null>} contextWindow
 	 * @param {() => string|null} key  The API key.
 	 */

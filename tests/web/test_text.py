@@ -79,6 +79,28 @@ def test_markdown_is_shown(chat: ChatPage) -> None:
     expect(answer.locator("blockquote")).to_have_text("quoted")
 
 
+def test_long_code_is_selected_as_it_is_written(chat: ChatPage) -> None:
+    """It is laid out in pieces, which are not to be seen."""
+    code = "\n".join(f"line{i} = {i}  # {'x' * (i % 7)}" + "\n" * (i % 3 == 0) for i in range(90))
+    text = f"```python\n{code}\n```"
+    chat.server.script.chunks = [text[i : i + 9] for i in range(0, len(text), 9)]
+    chat.ask_and_wait()
+    pre = chat.answer.locator("pre")
+    expect(pre.locator(".piece")).not_to_have_count(1)
+    assert pre.evaluate("node => node.textContent") == code
+    selected = pre.evaluate(
+        """(node) => {
+          getSelection().selectAllChildren(node)
+          return getSelection().toString()
+        }"""
+    )
+    assert selected.strip("\n") == code.strip("\n")
+    lines = pre.evaluate(
+        "node => node.clientHeight / parseFloat(getComputedStyle(node).lineHeight)"
+    )
+    assert abs(lines - len(code.split("\n"))) < 2
+
+
 def test_a_long_fast_answer_keeps_its_text_and_its_frames(chat: ChatPage) -> None:
     """3,000 tokens; the frame budget leaves room for a machine that is shared."""
     words = [f"word{i}. " if i % 20 else f"word{i}.\n\n" for i in range(3000)]
