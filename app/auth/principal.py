@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -77,7 +78,7 @@ class Principal:
     """Who a request belongs to.
 
     Attributes:
-        tenant: Owner of its conversations; callers of one tenant share a prefix cache.
+        tenant: Whose limits and keys; callers of one tenant share a prefix cache.
         tier: Whose turn comes first.
         subject: Whom the tenant calls for; None where the credential does not say.
         expires_at: Unix seconds until which the credential is good; None for good.
@@ -95,6 +96,17 @@ class Principal:
     is_ephemeral: bool = False
     session: Mapping[str, Any] | None = None
     source: str | None = field(default=None, compare=False)
+
+    @property
+    def owner(self) -> str:
+        """To whom its conversations and responses belong: a subject has its own.
+
+        A tenant's name holds no slash, so no subject is ever taken for a tenant.
+        """
+        if not self.subject or self.subject == self.tenant:
+            return self.tenant
+        digest = hashlib.blake2b(self.subject.encode(), digest_size=16).hexdigest()
+        return f"{self.tenant}/{digest}"
 
     def to_wire(self) -> dict[str, Any]:
         """For the store of client secrets."""

@@ -64,7 +64,7 @@ class Conversation:
         Args:
             store: The conversations.
             engine: Knows the models.
-            principal: Whose it is; of another tenant's there is no trace.
+            principal: Whose it is; of others' there is no trace.
             session_id: None for a new one.
             model: Of a new one; that of one that exists is fixed.
             listen: Called with the id before the conversation is read, so that no later
@@ -82,11 +82,11 @@ class Conversation:
             new = new_id("sess_")
             # Nobody else knows of it yet.
             _, session = await asyncio.gather(
-                listen(new), store.create(new, settings, tenant=principal.tenant)
+                listen(new), store.create(new, settings, tenant=principal.owner)
             )
             return cls(store, session, card)
         await listen(session_id)
-        session = await store.load(session_id, tenant=principal.tenant)
+        session = await store.load(session_id, tenant=principal.owner)
         own = SessionSettings.from_dict(session.settings).model
         if model not in (None, own):
             raise InvalidRequest(

@@ -80,17 +80,19 @@ class CredentialWatch:
             self._end("The credential is not valid any more; connect again.", "token_revoked")
 
     async def renew(self, token: str) -> int | None:
-        """Go on with another credential of the same tenant.
+        """Go on with another credential of the same tenant and subject.
 
         Returns:
             Whole Unix seconds until which it is good; None for good.
 
         Raises:
-            AuthenticationFailed: it is none; PermissionDenied: it is another tenant's.
+            AuthenticationFailed: it is none; PermissionDenied: it is somebody else's.
         """
         principal = await self._authenticator.authenticate(Credential(token))
         if principal.tenant != self.principal.tenant:
             raise PermissionDenied("The token is another tenant's.", param="token")
+        if principal.owner != self.principal.owner:
+            raise PermissionDenied("The token is another subject's.", param="token")
         self.principal = principal
         self._error = None
         self.start()

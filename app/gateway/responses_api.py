@@ -139,7 +139,7 @@ class ResponsesRoutes:
         raise no_response(record.response_id)
 
     async def _load(self, request: Request) -> StoredResponse:
-        return await self.store.load(request.path_params["id"], _principal(request).tenant)
+        return await self.store.load(request.path_params["id"], _principal(request).owner)
 
 
 class CreateAnswer(Response):

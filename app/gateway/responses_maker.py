@@ -105,7 +105,7 @@ class ResponseMaker:
             Conflict: it still runs.
         """
         try:
-            previous = await self.store.load(response_id, principal.tenant)
+            previous = await self.store.load(response_id, principal.owner)
             chain = await self.store.chain(previous)
         except NotFound as error:
             raise NotFound(
@@ -154,7 +154,7 @@ class ResponseMaker:
         check_size(prompt, request.card, "input")
         record = self._record(request, principal, parent)
         if request.is_warm_up:
-            return await self._warm_up(record, request, messages, prompt)
+            return await self._warm_up(record, request, messages, prompt, principal.tenant)
         keeps = self.store if request.is_stored else None
         if keeps is not None:
             await keeps.create(record)
@@ -206,6 +206,7 @@ class ResponseMaker:
         request: ResponsesRequest,
         messages: tuple[Message, ...],
         prompt: tuple[Message, ...],
+        tenant: str,
     ) -> Making:
         """Let the engine compute a prompt; there is no answer to wait for."""
         now = time.time()
@@ -214,7 +215,7 @@ class ResponseMaker:
             model=request.card.id,
             messages=prompt,
             draft="",
-            tenant=record.tenant,
+            tenant=tenant,
             created_at=now,
         )
         await self.responses.engine.warm(warm)
@@ -233,7 +234,7 @@ class ResponseMaker:
         loose = parent.messages if parent is not None and parent.is_loose else ()
         return StoredResponse(
             response_id=response_id,
-            tenant=principal.tenant,
+            tenant=principal.owner,
             head=response_head(response_id, request, time.time()),
             input=[item.to_wire() for item in request.input],
             chain=response_id if parent is None else parent.chain,

@@ -1,4 +1,4 @@
-"""`/v1/sessions`: a tenant's conversations, listed, read, renamed, ended, taken along."""
+"""`/v1/sessions`: a caller's conversations, listed, read, renamed, ended, taken along."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SessionRoutes:
         wanted = read_list_query(request.query_params)
         async with self._searches if wanted.query else nullcontext():
             page = await self._sessions.index.page(
-                _principal(request).tenant,
+                _principal(request).owner,
                 limit=wanted.limit,
                 after=wanted.after,
                 query=wanted.query,
@@ -69,14 +69,14 @@ class SessionRoutes:
     async def rename(self, request: Request) -> Response:
         """`POST /v1/sessions/{id}`."""
         title = read_rename(await read_body(request, self._config.max_body_bytes))
-        session_id, tenant = request.path_params["id"], _principal(request).tenant
-        await self._sessions.rename(session_id, title, tenant=tenant)
+        session_id, owner = request.path_params["id"], _principal(request).owner
+        await self._sessions.rename(session_id, title, tenant=owner)
         return _json(session_object(await self._load(request)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}`: its answer ends too, and its sockets close."""
-        session_id, tenant = request.path_params["id"], _principal(request).tenant
-        running = await self._sessions.delete(session_id, tenant=tenant)
+        session_id, owner = request.path_params["id"], _principal(request).owner
+        running = await self._sessions.delete(session_id, tenant=owner)
         try:
             if running is not None:
                 await self._responses.engine.cancel(running)
@@ -100,7 +100,7 @@ class SessionRoutes:
 
     async def _load(self, request: Request) -> Session:
         return await self._sessions.load(
-            request.path_params["id"], tenant=_principal(request).tenant
+            request.path_params["id"], tenant=_principal(request).owner
         )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -99,10 +98,10 @@ class TabSync:
         # Own changes that wait for their turn, and the one whose turn it is.
         self._own: dict[int, tuple[list[bytes], asyncio.Event]] = {}
         self._due: int | None = None
-        self._shown: deque[str] = deque(maxlen=REMEMBERED_RESPONSES)
+        self._shown: list[str] = []
         self._latest: RunningResponse | None = None
         # Items deleted of late: what answers were to follow, and follow now.
-        self._deleted: deque[tuple[str, str | None]] = deque(maxlen=REMEMBERED_DELETES)
+        self._deleted: list[tuple[str, str | None]] = []
         self._is_resyncing = False
 
     def open(self) -> None:
@@ -126,7 +125,7 @@ class TabSync:
 
     def note(self, running: RunningResponse) -> None:
         """The socket follows a response, and will show its end."""
-        self._shown.append(running.response_id)
+        self._shown = [*self._shown, running.response_id][-REMEMBERED_RESPONSES:]
         if running.conversation is not None:
             self._latest = running
             for deleted in self._deleted:
@@ -184,7 +183,7 @@ class TabSync:
     def _lose(self, deleted: ItemDeleted) -> None:
         """An answer that was to follow this item follows what was before it."""
         gone = deleted.item_id, deleted.previous_item_id
-        self._deleted.append(gone)
+        self._deleted = [*self._deleted, gone][-REMEMBERED_DELETES:]
         if self._latest is not None and not self._latest.ended.is_set():
             self._latest.view.lose_previous(*gone)
 

@@ -58,7 +58,8 @@ class SocketWriter:
         self._connection = connection
         self._max_pending_bytes = max_pending_bytes
         self._metrics = metrics
-        self._queue: deque[bytes | PendingText] = deque()
+        # A deque takes 760 bytes even empty, and most sockets never need one.
+        self._queue: deque[bytes | PendingText] | None = None
         self.pending_bytes = 0
         connection.on_writable = self._drain
 
@@ -72,8 +73,7 @@ class SocketWriter:
         if self._goes_straight():
             self._connection.send_frame(frame)
         elif self.is_open:
-            self._queue.append(frame)
-            self._grow(len(frame) + ENTRY_BYTES)
+            self._enqueue(frame, len(frame))
 
     def send_all(self, frames: list[bytes]) -> None:
         """Write frames in order."""
@@ -97,8 +97,7 @@ class SocketWriter:
             self._metrics.merged_deltas.inc()
             self._grow(len(text.encode()))
             return
-        self._queue.append(PendingText(view, text, cursor))
-        self._grow(len(text.encode()) + ENTRY_BYTES)
+        self._enqueue(PendingText(view, text, cursor), len(text.encode()))
 
     def close(self, code: int, reason: str) -> None:
         """End the socket; what is queued is dropped."""
@@ -112,6 +111,12 @@ class SocketWriter:
 
     def _goes_straight(self) -> bool:
         return not self._queue and not self._connection.is_congested
+
+    def _enqueue(self, entry: bytes | PendingText, num_bytes: int) -> None:
+        if self._queue is None:
+            self._queue = deque()
+        self._queue.append(entry)
+        self._grow(num_bytes + ENTRY_BYTES)
 
     def _grow(self, num_bytes: int) -> None:
         self.pending_bytes += num_bytes
@@ -128,6 +133,6 @@ class SocketWriter:
             self._clear()
 
     def _clear(self) -> None:
-        self._queue.clear()
+        self._queue = None
         self._metrics.pending_bytes.dec(self.pending_bytes)
         self.pending_bytes = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -48,7 +47,7 @@ class Subscription:
         self.session_id: str | None = None
         self._others: set[Subscription] = set()
         self._is_live: Callable[[], bool] = lambda: False
-        self._held: deque[Change] = deque(maxlen=MAX_HELD)
+        self._held: list[Change] = []
         self._held_version: int | None = None
         self._on_change: Callable[[Change], None] | None = None
         self._on_version: Callable[[int], None] | None = None
@@ -79,7 +78,7 @@ class Subscription:
         """
         self._on_change, self._on_version = on_change, on_version
         while self._held and self._on_change is not None:
-            self._on_change(self._held.popleft())
+            self._on_change(self._held.pop(0))
         if self._held_version is not None and self._on_version is not None:
             version, self._held_version = self._held_version, None
             self._on_version(version)
@@ -91,7 +90,7 @@ class Subscription:
     def take(self, change: Change) -> None:
         """A change, from the feed."""
         if self._on_change is None:
-            self._held.append(change)
+            self._held = [*self._held, change][-MAX_HELD:]
         else:
             self._on_change(change)
 

@@ -11,6 +11,9 @@
 
 `rp:ses:{<sid>}:changes` is a channel: each change is told there as it is made.
 
+A tenant here is whoever owns conversations (`Principal.owner`): a tenant, or one subject
+of a tenant, `<tenant>/<digest>`.
+
 The braces put all of a conversation's keys into one Redis Cluster slot; a tenant's list
 is in another, so it is written after the conversation and read with mistrust. Each use
 of a conversation renews the lifetime of all its keys. One without items lives shortly,

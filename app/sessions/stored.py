@@ -102,7 +102,7 @@ class StoredResponse:
 
     Attributes:
         response_id: Its id, and its log's.
-        tenant: Whose.
+        tenant: Whose: `Principal.owner`.
         head: What every answer shows of it, as the edge made it.
         input: Its own turns, as the edge made them.
         chain: The id under which the engine knows the whole chain.
