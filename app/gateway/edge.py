@@ -7,12 +7,13 @@ that errors of any kind carry the same headers as answers do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from app.auth import Authenticator, Principal, credential_of, offered_subprotocols
 from app.gateway.edge_answer import CLIENT_LEFT, EdgeAnswer
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 PRINCIPAL = "repartee.principal"
 # Everything else (the page's files, /livez, /readyz) is open to all.
 PROTECTED_PREFIXES = ("/v1", "/metrics")
-SOCKET_PATHS = ("/v1/realtime", "/v1/responses")
 MAX_HEAD_BYTES = 64 * 1024
 # Where each POST is a request that the caller's limits count.
 LIMITED_PATHS = frozenset(
@@ -46,6 +46,9 @@ LIMITED_PATHS = frozenset(
 )
 
 
+SocketHandler = Callable[[WebSocket], Awaitable[None]]
+
+
 class Edge:
     """See the module.
 
@@ -56,6 +59,7 @@ class Edge:
         origins: Which pages may call.
         metrics: Counts answers by route and status.
         ops: Knows the operator, who may read `/metrics`.
+        sockets: Serves WebSockets, by path.
         routes: Paths that may serve as a metric's label; all others share one.
     """
 
@@ -68,6 +72,7 @@ class Edge:
         origins: OriginPolicy,
         metrics: GatewayMetrics,
         ops: OpsAccess,
+        sockets: Mapping[str, SocketHandler],
         routes: Iterable[str],
     ) -> None:
         self._app = app
@@ -76,6 +81,7 @@ class Edge:
         self._origins = origins
         self._metrics = metrics
         self._ops = ops
+        self._sockets = sockets
         self._routes = frozenset(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,8 +126,9 @@ class Edge:
         principal = await self._caller(scope, headers)
         scope["state"][PRINCIPAL] = principal
         if scope["type"] == "websocket":
+            # Not by way of the application, whose layers a socket would keep for its life.
             async with self._limiter.connections.hold(principal):
-                await self._app(scope, receive, answer.send)
+                await self._sockets[scope["path"]](WebSocket(scope, receive, answer.send))
             return
         await self._serve_limited(scope, receive, answer, principal)
 
@@ -159,7 +166,7 @@ class Edge:
         origins = headers.getlist("origin")
         if len(origins) > 1 or not self._origins.allows(headers.get("origin"), host):
             raise PermissionDenied("This origin is not allowed.", code="origin_not_allowed")
-        if scope["type"] == "websocket" and scope["path"] not in SOCKET_PATHS:
+        if scope["type"] == "websocket" and scope["path"] not in self._sockets:
             raise UnknownRoute("There is no WebSocket at this path.")
 
     async def _caller(self, scope: Scope, headers: Headers) -> Principal:

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from app.auth import (
@@ -133,8 +133,6 @@ class Gateway:
             _route("POST", "/v1/realtime/tickets", grants.ticket),
             _route("GET", "/ops/state", ops.state),
             _route("POST", "/ops/workers/{id}/drain", ops.drain),
-            WebSocketRoute("/v1/realtime", self.realtime.__call__),
-            WebSocketRoute("/v1/responses", self._responses_socket.__call__),
             _route("GET", "/v1/realtime", _upgrade_required),
             Mount("/v1", _unknown_route),
         ]
@@ -152,6 +150,7 @@ class Gateway:
             origins=self.config.origin_policy,
             metrics=self.metrics,
             ops=self._ops_access,
+            sockets={"/v1/realtime": self.realtime, "/v1/responses": self._responses_socket},
             routes=[route.path for route in routes if isinstance(route, Route)],
         )
         return app

@@ -81,7 +81,6 @@ async def test_ctx_05_many_turns_are_refused_early(gateway: LiveGateway) -> None
     ("method", "path", "status"),
     [
         ("GET", "/v1/nothing", 404),
-        ("POST", "/v1/responses", 404),
         ("GET", "/v1", 404),
         ("GET", "/nothing.html", 404),
         ("GET", "/..%2f..%2fpyproject.toml", 404),
