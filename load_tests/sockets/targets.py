@@ -147,6 +147,7 @@ def _start(module: str, *arguments: str, **environ: str) -> subprocess.Popen[byt
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={**os.environ, **environ},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
 
