@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.auth import Principal
+from app.protocol.content import check_stored_size
 from app.protocol.ids import item_id_of, new_id
 from app.protocol.realtime.items import NewItem, item_object
 from app.protocol.realtime.response import item_reason
@@ -28,7 +29,7 @@ class Conversation:
         session_id: Its id.
         settings: As they stand.
         card: The session's model.
-        items: What it held when it was last read whole.
+        items: What it held when it was last read whole, until `let_go`.
         active: The response that ran in it then.
         title: Its title then.
         version: The version that was read.
@@ -98,6 +99,10 @@ class Conversation:
         """What it held when it was opened, as the wire shows items."""
         return [shown_item(item) for item in self.items]
 
+    def let_go(self) -> None:
+        """What was read has been shown: a socket lives long, and items may be megabytes."""
+        self.items = ()
+
     async def reload(self) -> None:
         """Read all of it again."""
         self._show(await self._store.load(self.session_id))
@@ -142,7 +147,14 @@ class Conversation:
         return Message(item.role, item.text)
 
     async def messages(self) -> list[Message]:
-        """All turns, in order."""
+        """All turns, in order.
+
+        Raises:
+            ContextLengthExceeded: they are far more than the window holds; they are not even
+                read then, as that would hold up everybody.
+        """
+        num_items, num_bytes = await self._store.size(self.session_id)
+        check_stored_size(num_items, num_bytes, self.card, "The conversation")
         session = await self._store.load(self.session_id)
         return [Message(item.role, item.text) for item in session.items]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,7 +33,7 @@ from engine.contract import ReparteeError
 
 logger = logging.getLogger(__name__)
 
-# Searches at once; each reads megabytes.
+# Searches at once, of which each tenant has one; each reads megabytes.
 MAX_SEARCHES = 2
 
 
@@ -49,18 +51,27 @@ class SessionRoutes:
         self._responses = responses
         self._config = config
         self._searches = asyncio.Semaphore(MAX_SEARCHES)
+        self._searching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/sessions`."""
         wanted = read_list_query(request.query_params)
-        async with self._searches if wanted.query else nullcontext():
+        principal = _principal(request)
+        async with self._search_turn(principal) if wanted.query else nullcontext():
             page = await self._sessions.index.page(
-                _principal(request).owner,
+                principal.owner,
                 limit=wanted.limit,
                 after=wanted.after,
                 query=wanted.query,
             )
         return _json(list_object(page))
+
+    @asynccontextmanager
+    async def _search_turn(self, principal: Principal) -> AsyncIterator[None]:
+        """A tenant's searches wait for each other before they wait for anybody else's."""
+        lock = self._searching.setdefault(principal.tenant, asyncio.Lock())
+        async with lock, self._searches:
+            yield
 
     async def one(self, request: Request) -> Response:
         """`GET /v1/sessions/{id}`."""

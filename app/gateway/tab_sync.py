@@ -107,6 +107,7 @@ class TabSync:
     def open(self) -> None:
         """Show changes from the version that the client was greeted with."""
         self._version = self._conversation.version
+        self._conversation.let_go()
         self._subscription.listen(self._take, self._take_version)
 
     def close(self) -> None:

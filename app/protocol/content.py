@@ -7,6 +7,9 @@ from collections.abc import Collection
 from app.protocol.fields import Fields, join, missing, wrong_type
 from engine.contract import ContextLengthExceeded, InvalidRequest, Message, ModelCard
 
+# What a stored message takes besides its text.
+STORED_ITEM_BYTES = 512
+
 
 def read_content(value: object, path: str, part_types: Collection[str]) -> str:
     """Whole text of a message.
@@ -41,6 +44,22 @@ def _read_part(value: object, path: str, part_types: Collection[str]) -> str:
     return part.required_string("text")
 
 
+def check_stored_size(num_items: int, num_bytes: int, card: ModelCard, param: str) -> None:
+    """Refuse a stored conversation that cannot fit the window, without reading it.
+
+    Args:
+        num_items: Messages.
+        num_bytes: Of all of them as JSON; escapes at most double a text that anybody writes.
+        card: The model.
+        param: What to name.
+
+    Raises:
+        ContextLengthExceeded: with a lower bound of the length, and the limit.
+    """
+    text_bytes = max(0, num_bytes - num_items * STORED_ITEM_BYTES) // 2
+    _check_at_least(num_items + text_bytes // card.max_token_bytes, card, param)
+
+
 def check_size(messages: Collection[Message], card: ModelCard, param: str) -> None:
     """Refuse a prompt that cannot fit the window, without tokenising it.
 
@@ -50,7 +69,10 @@ def check_size(messages: Collection[Message], card: ModelCard, param: str) -> No
         ContextLengthExceeded: with a lower bound of the length, and the limit.
     """
     num_bytes = sum(len(message.content.encode()) for message in messages)
-    at_least = len(messages) + num_bytes // card.max_token_bytes
+    _check_at_least(len(messages) + num_bytes // card.max_token_bytes, card, param)
+
+
+def _check_at_least(at_least: int, card: ModelCard, param: str) -> None:
     if at_least > card.context_window:
         raise ContextLengthExceeded(
             f"{param} has at least {at_least} tokens; the window of {card.id} "

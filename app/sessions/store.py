@@ -201,6 +201,22 @@ class SessionStore:
             await self.index.note(tenant, session_id)
         return AddedItem(item_id, previous or None, int(version), True, title or None)
 
+    async def size(self, session_id: str) -> tuple[int, int]:
+        """Items of a conversation and their bytes as stored, without reading them.
+
+        Raises:
+            NotFound: no such conversation.
+        """
+        meta_key, order_key, *_ = keys.of(session_id)
+        with redis_errors("session size"):
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.llen(order_key)
+                pipe.hget(meta_key, "bytes")
+                num_items, num_bytes = await pipe.execute()
+        if num_bytes is None:
+            raise no_session(session_id)
+        return int(num_items), int(num_bytes)
+
     async def get_item(self, session_id: str, item_id: str) -> Item:
         """One item.
 

@@ -19,7 +19,7 @@ from app.auth import Allowance, parse_api_keys
 from app.gateway import responses_socket
 from app.gateway.tab_sync import TabSync
 from app.limits import NO_LIMITS, LimitPolicy
-from app.sessions import stored
+from app.sessions import Item, stored
 from app.sessions.changes import Change, ResponseEnded
 from tests.gateway.live import LiveGateway, receive_until, running_gateway, script
 
@@ -190,3 +190,72 @@ async def test_nobody_takes_the_place_of_an_answer_that_runs(gateway: LiveGatewa
         await socket.send(json.dumps({"type": "conversation.item.retrieve", "item_id": answer_id}))
         kept = (await receive_until(socket, "conversation.item.retrieved"))[-1]["item"]
         assert kept["role"] == "assistant"
+
+
+async def fill(gateway: LiveGateway, session_id: str, num_items: int, text: str) -> None:
+    """Put items into a conversation without any socket."""
+    for number in range(num_items):
+        await gateway.gateway._sessions.add_item(session_id, Item(f"i{number}", "user", text))
+
+
+async def test_a_conversation_far_beyond_the_window_is_not_read_to_be_refused(
+    gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway.socket(additional_headers=ACME) as socket:
+        session_id = (await receive_until(socket, "session.created"))[-1]["session"]["id"]
+        await fill(gateway, session_id, 20, "x" * 100_000)
+        read = mock.AsyncMock(side_effect=AssertionError("it was read"))
+        monkeypatch.setattr(gateway.gateway._sessions, "load", read)
+        await socket.send('{"type":"repartee.input_draft","text":"abc"}')
+        await socket.send('{"type":"response.create","event_id":"mine"}')
+        error = (await receive_until(socket, "error"))[-1]["error"]
+        assert (error["code"], error["event_id"]) == ("context_length_exceeded", "mine")
+        assert gateway.engine.warmed == []
+
+
+async def test_a_conversation_near_the_window_is_answered(gateway: LiveGateway) -> None:
+    async with gateway.socket(additional_headers=ACME) as socket:
+        session_id = (await receive_until(socket, "session.created"))[-1]["session"]["id"]
+        await fill(gateway, session_id, 400, 'a "quoted"\n\tword')
+        await socket.send('{"type":"response.create"}')
+        done = (await receive_until(socket, "response.done"))[-1]["response"]
+        assert done["status"] == "completed"
+
+
+async def test_an_open_socket_keeps_no_copy_of_its_conversation(gateway: LiveGateway) -> None:
+    async with gateway.socket(additional_headers=ACME) as socket:
+        session_id = (await receive_until(socket, "session.created"))[-1]["session"]["id"]
+    await fill(gateway, session_id, 3, "words")
+    query = f"?session_id={session_id}"
+    async with gateway.socket(query, additional_headers=ACME) as socket:
+        greeting = (await receive_until(socket, "session.created"))[-1]
+        assert len(greeting["repartee.items"]) == 3
+        (served,) = (s for s in gateway.gateway.realtime.sockets if s.session_id == session_id)
+        await socket.send('{"type":"repartee.ping"}')
+        await receive_until(socket, "repartee.pong")
+        assert served._conversation.items == ()
+
+
+async def test_one_tenants_searches_hold_up_nobody_elses(
+    gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, go_on = gateway.gateway._sessions.index, asyncio.Event()
+    search = index.page
+
+    async def page(tenant: str, **options: Any) -> Any:
+        if tenant == "acme":
+            await go_on.wait()
+        return await search(tenant, **options)
+
+    monkeypatch.setattr(index, "page", page)
+    async with asyncio.TaskGroup() as group:
+        flood = [
+            group.create_task(gateway.http.get("/v1/sessions?query=x", headers=ACME))
+            for _ in range(8)
+        ]
+        await asyncio.sleep(0.1)
+        other = await gateway.http.get("/v1/sessions?query=x", headers=OTHER, timeout=5)
+        assert other.status_code == 200
+        assert not any(task.done() for task in flood)
+        go_on.set()
+    assert all(task.result().status_code == 200 for task in flood)
