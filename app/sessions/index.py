@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,18 +115,15 @@ class SessionIndex:
         while looked_at < MAX_LOOKED_AT:
             entries = await self._entries(tenant, after, _BATCH)
             known = await self._summaries(tenant, [place.session_id for place in entries])
-            for place in entries:
-                shown = known.get(place.session_id)
-                if shown is not None:
-                    summary, num_bytes = shown
-                    if not search.may_read(num_bytes):
-                        return Page(tuple(found), after)
-                    match = await self._matching(summary, num_bytes, search)
-                    if match is not None:
-                        found.append(match)
+            seen, matches = await self._matching(entries, known, search, limit - len(found))
+            for place in entries[:seen]:
+                if place.session_id in matches:
+                    found.append(matches[place.session_id])
                 after = place
                 if len(found) == limit:
                     return Page(tuple(found), after if await self._goes_on(tenant, after) else None)
+            if seen < len(entries):
+                return Page(tuple(found), after)
             if len(entries) < _BATCH:
                 return Page(tuple(found), None)
             looked_at += len(entries)
@@ -186,20 +183,55 @@ class SessionIndex:
         return found
 
     async def _matching(
-        self, summary: SessionSummary, num_bytes: int, search: _Search
-    ) -> SessionSummary | None:
-        if search.is_in(summary.title or ""):
-            return summary
-        search.read_bytes += num_bytes
-        _, order_key, items_key, *_ = keys.of(summary.session_id)
-        with redis_errors("session search"):
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.lrange(order_key, 0, -1)
-                pipe.hgetall(items_key)
-                order, bodies = await pipe.execute()
+        self,
+        entries: Sequence[Place],
+        known: Mapping[str, tuple[SessionSummary, int]],
+        search: _Search,
+        limit: int,
+    ) -> tuple[int, dict[str, SessionSummary]]:
+        """Those of some entries that a search finds, read in one round trip.
+
+        Returns:
+            How many of the entries were looked at, and what was found among them, by id.
+        """
+        found: dict[str, SessionSummary] = {}
+        to_read: list[SessionSummary] = []
+        seen = 0
+        for place in entries:
+            summary, num_bytes = known.get(place.session_id, (None, 0))
+            if summary is not None and search.is_in(summary.title or ""):
+                found[place.session_id] = summary
+            elif summary is not None:
+                if not search.may_read(num_bytes):
+                    break
+                search.read_bytes += num_bytes
+                to_read.append(summary)
+            seen += 1
+            if len(found) == limit:
+                break
+        if not to_read:
+            return seen, found
+        bodies = await self._bodies([summary.session_id for summary in to_read])
         # Folding megabytes of text must not hold up everybody's answers.
-        match = await asyncio.to_thread(search.find, [bodies[item_id] for item_id in order])
-        return None if match is None else replace(summary, match=match)
+        matches = await asyncio.to_thread(lambda: [search.find(each) for each in bodies])
+        for summary, match in zip(to_read, matches, strict=True):
+            if match is not None:
+                found[summary.session_id] = replace(summary, match=match)
+        return seen, found
+
+    async def _bodies(self, session_ids: Sequence[str]) -> list[list[bytes]]:
+        """Each conversation's items as they are stored, in order."""
+        with redis_errors("session search"):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for session_id in session_ids:
+                    _, order_key, items_key, *_ = keys.of(session_id)
+                    pipe.lrange(order_key, 0, -1)
+                    pipe.hgetall(items_key)
+                replies = await pipe.execute()
+        return [
+            [bodies[item_id] for item_id in order if item_id in bodies]
+            for order, bodies in zip(replies[::2], replies[1::2], strict=True)
+        ]
 
 
 class _Search:

@@ -165,3 +165,27 @@ def test_places_that_are_none(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         Place.of_text(text, "after")
     assert caught.value.param == "after"
+
+
+async def test_a_search_of_many_conversations_takes_few_round_trips(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(120):
+        await make(store, f"s{number}", "a title", "needle" if number in (0, 60) else "hay")
+    pipeline, used = store.index._redis.pipeline, []
+
+    def counted(**options: object) -> object:
+        used.append(1)
+        return pipeline(**options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store.index._redis, "pipeline", counted)
+    assert ids(await store.index.page("t1", limit=10, query="needle")) == ["s60", "s0"]
+    assert len(used) <= 6
+
+
+async def test_a_page_of_a_search_goes_on_where_it_stopped(store: SessionStore) -> None:
+    for number in range(8):
+        await make(store, f"s{number}", "needle" if number % 3 == 0 else "a title", "the needle")
+    for limit in (1, 2, 3, 5, 10):
+        found = await listed(store, "needle", limit)
+        assert found == [f"s{number}" for number in reversed(range(8))]
