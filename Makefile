@@ -32,7 +32,7 @@ type: setup-dev  ## mypy, strict
 	@$(BIN)/mypy
 
 unit: setup-dev chromium  ## pytest alone
-	@$(BIN)/pytest -q $(ARGS)
+	@$(BIN)/pytest -q --numprocesses auto --dist loadfile $(ARGS)
 
 format: setup-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
