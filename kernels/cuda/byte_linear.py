@@ -40,7 +40,7 @@ def byte_linear(
     """See `kernels.cuda.linear.linear`; into `out`, which is the residual where there is one."""
     rows = x.shape[0]
     if rows == 1:
-        single = _mma if _fits_mma(weight) else _gemv
+        single = _mma if _fits_mma(weight, gated) else _gemv
         single(x, norm, eps, weight, bias, residual, out, gated)
         return
     rounding = rounding_of(weight)
@@ -80,9 +80,9 @@ def _bytes(weight: CudaWeight) -> tuple[torch.Tensor, bool]:
     return (weight.data.view(torch.uint8) if decode else weight.data), decode
 
 
-def _fits_mma(weight: CudaWeight) -> bool:
+def _fits_mma(weight: CudaWeight, gated: bool) -> bool:
     """Ampere and later (FP8: Ada), whole segments and row tiles; the interpreter runs no Gluon."""
-    tiled = weight.columns % 64 == 0 and weight.rows % 16 == 0
+    tiled = weight.columns % 64 == 0 and weight.rows % (32 if gated else 16) == 0
     return not interpreted() and multiplies(weight.kind) and tiled
 
 
@@ -98,20 +98,21 @@ def _mma(
 ) -> None:
     from kernels.cuda.byte_mma import byte_mma_kernel
 
-    outputs = out.shape[1]
-    limit = weight.rows // 16
+    limit = out.shape[1] // 16
     settings = tuned("byte_mma", weight_key(weight, gated))
     warps = settings.get("warps", 4)
-    segments = settings.get("segments") or (4 if weight.columns >= 1024 else 1)
+    # What waits in registers: scales by group take their share.
+    widest = 2 if gated and weight.group < weight.columns else 4
+    segments = settings.get("segments") or (widest if weight.columns >= 1024 else 1)
     programs = min(limit, settings.get("programs", 2 * num_multiprocessors()))
     options = overlap_options()
     if "registers" in settings:
         options["maxnreg"] = settings["registers"]
     byte_mma_kernel[(programs,)](
         x, x if norm is None else norm, weight.data.view(torch.int32), weight.scale,
-        x if bias is None else bias, x if residual is None else residual, out, limit, outputs,
+        x if bias is None else bias, x if residual is None else residual, out, limit, limit,
         weight.rows, eps, weight.columns, weight.group, segments, warps,
-        settings.get("depth", 2), weight.kind == "fp8", norm is not None,
+        settings.get("depth", 1 if gated else 2), weight.kind == "fp8", norm is not None,
         bias is not None, residual is not None, gated, settings.get("trigger", 1),
         num_warps=warps, **options,
     )  # fmt: skip

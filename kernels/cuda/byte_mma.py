@@ -73,31 +73,36 @@ def _x_operand(x_row, W: gl.constexpr, B: gl.constexpr):
 
 @gluon.jit
 def _load_step(
-    at, scale_at, warp, tile, STEP: gl.constexpr, limit, all_rows, K: gl.constexpr,
-    GROUP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr, TALL: gl.constexpr,
-    ROWS: gl.constexpr,
+    at, warp, tile, STEP: gl.constexpr, limit, K: gl.constexpr, SEGS: gl.constexpr,
+    W: gl.constexpr,
 ):  # fmt: skip
-    """Words of SEGS segments a warp of one row tile, and scales [W, 16] if they go by group.
-
-    Zeros past K, arbitrary past the limit.
-    """
-    base = at + tile.to(gl.int64) * (TALL * K // 4) + STEP * (W * SEGS * 16)
-    warp_2 = gl.expand_dims(gl.arange(0, W, layout=gl.SliceLayout(1, ROWS)), 1)
+    """Words of SEGS segments a warp of one row tile: zeros past K, arbitrary past the limit."""
+    base = at + tile.to(gl.int64) * (4 * K) + STEP * (W * SEGS * 16)
     words = ()
-    scales = ()
     for s in gl.static_range(SEGS):
-        inside = tile < limit
         if (STEP + 1) * W * SEGS * SEGMENT > K:
             inside = ((STEP * W + warp) * SEGS + s < K // SEGMENT) & (tile < limit)
             words = words + (gl.load(base + s * 16, mask=inside, other=0),)
         else:
             words = words + (gl.load(base + s * 16, mask=tile < limit),)
-        if GROUP < K:
-            segment = (STEP * W + warp_2) * SEGS + s
-            scaled = scale_at + segment * SEGMENT // GROUP * all_rows + tile * TALL
-            there = (segment < K // SEGMENT) & (tile < limit)
-            scales = scales + (gl.load(scaled, mask=there, other=0.0),)
-    return words, scales
+    return words
+
+
+@gluon.jit
+def _load_scales(
+    scale_ptr, tile, STEP: gl.constexpr, limit, all_rows, K: gl.constexpr, GROUP: gl.constexpr,
+    SEGS: gl.constexpr, W: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    """Scales [W, 16] of one step's segments, where columns have them by group."""
+    warp = gl.expand_dims(gl.arange(0, W, layout=gl.SliceLayout(1, ROWS)), 1)
+    row = gl.expand_dims(gl.arange(0, 16, layout=gl.SliceLayout(0, ROWS)), 0)
+    scales = ()
+    for s in gl.static_range(SEGS):
+        segment = (STEP * W + warp) * SEGS + s
+        at = scale_ptr + segment * SEGMENT // GROUP * all_rows + tile * 16 + row
+        inside = (segment < K // SEGMENT) & (tile < limit)
+        scales = scales + (gl.load(at, mask=inside, other=0.0),)
+    return scales
 
 
 @gluon.jit
@@ -127,6 +132,29 @@ def _columns(STEP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr, L: gl.cons
 
 
 @gluon.jit
+def _load_entry(
+    at, up_at, scale_ptr, warp, tile, STEP: gl.constexpr, limit, up_tiles, all_rows,
+    K: gl.constexpr, GROUP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr,
+    SWIGLU: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    """One step: words, the up projection's words, and both scales if they go by group."""
+    words = _load_step(at, warp, tile, STEP, limit, K, SEGS, W)
+    up_words = words
+    if SWIGLU:
+        up_words = _load_step(up_at, warp, tile, STEP, limit, K, SEGS, W)
+    scales = words
+    up_scales = words
+    if GROUP < K:
+        scales = _load_scales(scale_ptr, tile, STEP, limit, all_rows, K, GROUP, SEGS, W, ROWS)
+        up_scales = scales
+        if SWIGLU:
+            up_scales = _load_scales(
+                scale_ptr + up_tiles * 16, tile, STEP, limit, all_rows, K, GROUP, SEGS, W, ROWS
+            )
+    return words, up_words, scales, up_scales
+
+
+@gluon.jit
 def _power_below(value):
     """2 ** 14 over the power of two at or below a positive float32: exact, and so its inverse."""
     exponent = value.to(gl.int32, bitcast=True) >> 23
@@ -134,35 +162,21 @@ def _power_below(value):
 
 
 @gluon.jit
-def _row_vector(pointers, tile, m, limit, TALL: gl.constexpr):
-    """A row tile's part of a vector as [16, 8]; column 0 counts."""
-    return gl.load(pointers + tile * TALL, mask=(tile < limit) & (m == 0), other=0.0)
-
-
-@gluon.jit
-def _store_swiglu(out_ptr, total, tile, W: gl.constexpr):
-    """8 outputs of the gate's rows, the upper half of total [16, 8], and the up projection's."""
-    P: gl.constexpr = gl.BlockedLayout([1, 1, 2], [4, 8, 1], [W, 1, 1], [2, 1, 0])
-    OUT: gl.constexpr = gl.SliceLayout(2, P)
-    both = gl.permute(gl.reshape(total, [2, 8, 8]), [1, 2, 0])
-    gate, up = gl.split(gl.convert_layout(both, P))
-    n = gl.expand_dims(gl.arange(0, 8, layout=gl.SliceLayout(1, OUT)), 1)
-    m = gl.expand_dims(gl.arange(0, 8, layout=gl.SliceLayout(0, OUT)), 0)
-    out = up * gate / (1.0 + gl.exp(-gate))
-    gl.store(out_ptr + tile * 8 + n + m * 0, out.to(out_ptr.dtype.element_ty), mask=m == 0)
+def _row_vector(pointer, tile, n_local, m, limit):
+    """Row tile's part of a vector as [16, 8]; column 0 counts."""
+    return gl.load(pointer + tile * 16 + n_local + m * 0, mask=(tile < limit) & (m == 0), other=0.0)
 
 
 @gluon.jit
 def byte_mma_kernel(
-    x_ptr, norm_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, limit, up_rows,
+    x_ptr, norm_ptr, words_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, limit, up_tiles,
     all_rows, eps, K: gl.constexpr, GROUP: gl.constexpr, SEGS: gl.constexpr, W: gl.constexpr,
     DEPTH: gl.constexpr, FP8: gl.constexpr, HAS_NORM: gl.constexpr, HAS_BIAS: gl.constexpr,
     ADD: gl.constexpr, SWIGLU: gl.constexpr, TRIGGER: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """out[n] = norm(x) . w[n] (+ bias) (+ residual), or SwiGLU of rows n and n + up_rows.
+    """out[n] = norm(x) . w[n] (+ bias) (+ residual), or SwiGLU of two row tiles.
 
-    A row tile is 16 rows, with SWIGLU 8 of the gate and the 8 of the up projection that meet
-    them. A program walks row tiles program_id, + num_programs, ... below limit; DEPTH steps of
+    A program walks row tiles program_id, + num_programs, ... below limit; DEPTH steps of
     words are in registers ahead of use. x is staged as float16 times the norm's weights and
     a power of two that makes its largest value at most 2 ** 15; the root mean square divides
     the result. scale is [K / GROUP, all_rows]. The next launch may start at once (TRIGGER 0),
@@ -179,9 +193,6 @@ def byte_mma_kernel(
     S: gl.constexpr = gl.SliceLayout
     ROWS: gl.constexpr = gl.SliceLayout(2, MMA)
     GROUPED: gl.constexpr = GROUP < K
-    # Outputs of a row tile, and rows from its first half to its second.
-    TALL: gl.constexpr = 8 if SWIGLU else 16
-    apart = up_rows if SWIGLU else 8
 
     first = gl.program_id(0)
     stride = gl.num_programs(0)
@@ -189,16 +200,15 @@ def byte_mma_kernel(
     row_half = gl.arange(0, 2, layout=S(0, S(2, S(3, WORDS))))[None, :, None, None]
     lane = gl.arange(0, 32, layout=S(0, S(1, S(3, WORDS))))[None, None, :, None]
     word = gl.arange(0, 4, layout=S(0, S(1, S(2, WORDS))))[None, None, None, :]
-    row = row_half * apart + lane // 4
-    at = words_ptr + row * (K // 4) + warp * (SEGS * 16) + lane % 4 * 4 + word
-    row_2 = gl.expand_dims(gl.arange(0, 16, layout=gl.SliceLayout(0, ROWS)), 0)
-    group_at = scale_ptr + row_2 % 8 + row_2 // 8 * apart
+    place = (row_half * 8 + lane // 4) * (K // 4) + warp * (SEGS * 16) + lane % 4 * 4 + word
+    at = words_ptr + place
+    up_at = at + up_tiles.to(gl.int64) * (4 * K)
     ring = ()
     for i in gl.static_range(DEPTH):
         ring = ring + (
-            _load_step(
-                at, group_at, warp, first + (i // STEPS) * stride, i % STEPS, limit, all_rows, K,
-                GROUP, SEGS, W, TALL, ROWS,
+            _load_entry(
+                at, up_at, scale_ptr, warp, first + (i // STEPS) * stride, i % STEPS, limit,
+                up_tiles, all_rows, K, GROUP, SEGS, W, SWIGLU, ROWS,
             ),
         )  # fmt: skip
     norms = ()
@@ -208,10 +218,12 @@ def byte_mma_kernel(
             norms = norms + (gl.load(norm_ptr + col, mask=col < K, other=0.0),)
     n_local = gl.expand_dims(gl.arange(0, 16, layout=gl.SliceLayout(1, OUT)), 1)
     m = gl.expand_dims(gl.arange(0, 8, layout=gl.SliceLayout(0, OUT)), 0)
-    scale_at = scale_ptr + n_local % 8 + n_local // 8 * apart + m * 0
     scale = gl.full([16, 8], 1.0, gl.float32, layout=OUT)
+    up_scale = scale
     if not GROUPED:
-        scale = _row_vector(scale_at, first, m, limit, TALL)
+        scale = _row_vector(scale_ptr, first, n_local, m, limit)
+        if SWIGLU:
+            up_scale = _row_vector(scale_ptr + up_tiles * 16, first, n_local, m, limit)
     if PDL:
         if TRIGGER == 0:
             gdc_launch_dependents()
@@ -222,9 +234,8 @@ def byte_mma_kernel(
         col = _columns(i, SEGS, W, XL)
         raw = raw + (gl.load(x_ptr + col, mask=col < K, other=0.0),)
     residual = gl.zeros([16, 8], gl.float32, layout=OUT)
-    residual_at = residual_ptr + n_local + m * 0
     if ADD:
-        residual = _row_vector(residual_at, first, m, limit, TALL).to(gl.float32)
+        residual = _row_vector(residual_ptr, first, n_local, m, limit).to(gl.float32)
     squares = gl.zeros([SEGS * W, SEGMENT], gl.float32, layout=XL)
     largest = gl.full([SEGS * W, SEGMENT], 1e-18, gl.float32, layout=XL)
     for i in gl.static_range(STEPS):
@@ -252,30 +263,36 @@ def byte_mma_kernel(
 
     for tile in range(first, limit, stride):
         acc = gl.zeros([W, 16, 8], gl.float32, layout=MMA)
+        up = acc
         for i in gl.static_range(STEPS):
-            words, scales = ring[0]
+            entry = ring[0]
             ring = ring[1:] + (
-                _load_step(
-                    at, group_at, warp, tile + ((i + DEPTH) // STEPS) * stride,
-                    (i + DEPTH) % STEPS, limit, all_rows, K, GROUP, SEGS, W, TALL, ROWS,
+                _load_entry(
+                    at, up_at, scale_ptr, warp, tile + ((i + DEPTH) // STEPS) * stride,
+                    (i + DEPTH) % STEPS, limit, up_tiles, all_rows, K, GROUP, SEGS, W, SWIGLU,
+                    ROWS,
                 ),
             )  # fmt: skip
             keep_order()
             for s in gl.static_range(SEGS):
                 b = _x_operand(x_smem[i].slice(s * W, W, dim=0), W, B)
-                acc = _add_segment(acc, words, b, scales, s, FP8, GROUPED, W, A, MMA)
+                acc = _add_segment(acc, entry[0], b, entry[2], s, FP8, GROUPED, W, A, MMA)
+                if SWIGLU:
+                    up = _add_segment(up, entry[1], b, entry[3], s, FP8, GROUPED, W, A, MMA)
         if PDL and TRIGGER == 2:
             gdc_launch_dependents()
+        where = tile * 16 + n_local + m * 0
         total = gl.sum(acc, 0) * scale * inverse
-        if not GROUPED:
-            scale = _row_vector(scale_at, tile + stride, m, limit, TALL)
         if SWIGLU:
-            _store_swiglu(out_ptr, total, tile, W)
-        else:
-            where = tile * 16 + n_local + m * 0
-            if HAS_BIAS:
-                total += gl.load(bias_ptr + where, mask=m == 0, other=0.0).to(gl.float32)
-            if ADD:
-                total += residual
-                residual = _row_vector(residual_at, tile + stride, m, limit, TALL).to(gl.float32)
-            gl.store(out_ptr + where, total.to(out_ptr.dtype.element_ty), mask=m == 0)
+            up_total = gl.sum(up, 0) * up_scale * inverse
+            total = up_total * total / (1.0 + gl.exp(-total))
+        if not GROUPED:
+            scale = _row_vector(scale_ptr, tile + stride, n_local, m, limit)
+            if SWIGLU:
+                up_scale = _row_vector(scale_ptr + up_tiles * 16, tile + stride, n_local, m, limit)
+        if HAS_BIAS:
+            total += _row_vector(bias_ptr, tile, n_local, m, limit).to(gl.float32)
+        if ADD:
+            total += residual
+            residual = _row_vector(residual_ptr, tile + stride, n_local, m, limit).to(gl.float32)
+        gl.store(out_ptr + where, total.to(out_ptr.dtype.element_ty), mask=m == 0)

@@ -99,7 +99,7 @@ def single_row_candidates(case: Case, limit: int) -> Iterator[Settings]:
         (4, 8), (1, 2, 4), (1, 2, 3, 4), grids, (0, 1, 2)
     ):
         # Registers a lane that wait for their words, and the program's.
-        held = 8 * segments * depth
+        held = 8 * segments * depth * (2 if case.gated else 1)
         steps = -(-case.columns // (64 * warps * segments))
         if not 32 <= held <= 128 or steps < depth or steps > 16 or (held == 32 and segments == 1):
             continue
@@ -118,7 +118,7 @@ def single_row_candidates(case: Case, limit: int) -> Iterator[Settings]:
 def candidates(case: Case) -> Iterator[Settings]:
     outputs = case.rows // 2 if case.gated else case.rows
     if case.op == "byte_mma":
-        yield from single_row_candidates(case, case.rows // 16)
+        yield from single_row_candidates(case, outputs // 16)
         return
     class_m = case.class_m
     tiles = [(16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128)]

@@ -70,7 +70,8 @@ def test_rows_are_rounded(
     assert q.abs().amax(1).tolist() == [LIMITS[kind]] * rows
     error = (q * scale.unsqueeze(1) - exact).abs()
     if kind != "fp8":
-        step = 0.501 * scale.unsqueeze(1)
+        # Half a step, and what float32 loses of a 16-bit number before it is rounded.
+        step = 0.51 * scale.unsqueeze(1)
     else:
         # Half a step of three mantissa bits.
         step = (exact.abs() * 2**-4).clamp_min(2**-10 * scale.unsqueeze(1)) * 1.001
