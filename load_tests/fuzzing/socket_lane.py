@@ -141,6 +141,8 @@ class SocketTalk:
         self._known = replace(caller.known, items=Known().items)
         self._is_realtime = target.startswith("/v1/realtime")
         self._given = target.encode()
+        self._kinds: list[str] = []
+        self._heard = ""
         self._running: set[str] = set()
         self._last_word = asyncio.Event()
         self._idle = asyncio.Event()
@@ -150,6 +152,10 @@ class SocketTalk:
     @property
     def _templates(self) -> Sequence[Template]:
         return bodies.REALTIME if self._is_realtime else bodies.RESPONSES
+
+    @property
+    def _story(self) -> str:
+        return f"close {self.close_code} after {', '.join(self._kinds)}; heard {self._heard}"
 
     async def run(self) -> None:
         """To the end of the socket."""
@@ -164,17 +170,18 @@ class SocketTalk:
 
     async def _send_some(self, reading: asyncio.Task[None]) -> Frames | None:
         """What was sent last; None for nothing."""
-        given = None
+        last = None
         for _ in range(self._rng.choice((0, 1, 3, 10, 30))):
             given = make_frames(self._rng, self._templates, self._known)
             if reading.done() or not self._findings.take(given.kind):
                 break
-            self._given = given.data
+            last, self._given = given, given.data
+            self._kinds.append(given.kind)
             self._writer.write(given.data)
             if not given.is_sound:
                 break
             await asyncio.sleep(self._rng.choice((0, 0, 0, 0.001, 0.02)))
-        return given
+        return last
 
     async def _part(self, last: Frames | None, reading: asyncio.Task[None]) -> None:
         """Leave in one of many ways; what is owed has to come before a polite one."""
@@ -202,7 +209,7 @@ class SocketTalk:
         """Whether the socket still answers, and all of its responses have ended."""
         if not await self._comes(self._last_word, reading):
             if not reading.done():
-                self._findings.fault("no answer on a socket", self._given, self.close_code)
+                self._findings.fault("no answer on a socket", self._given, self._story)
             return False
         while self._running:
             if not await self._comes(self._idle, reading):
@@ -221,7 +228,7 @@ class SocketTalk:
     async def _ended(self, reading: asyncio.Task[None]) -> None:
         await asyncio.wait({reading}, timeout=BOUND_S)
         if not reading.done():
-            self._findings.fault("a socket without end", self._given, self.close_code)
+            self._findings.fault("a socket without end", self._given, self._story)
 
     async def _read(self) -> None:
         try:
@@ -250,6 +257,7 @@ class SocketTalk:
     def _take_event(self, event: dict[str, object]) -> None:
         kind = str(event["type"])
         self._findings.answers[kind] += 1
+        self._heard = kind
         if kind == "repartee.pong":
             self._last_word.set()
         elif kind == "error":
