@@ -43,9 +43,9 @@ GROWTH_FLOOR_BYTES = 8 << 20
 MUST_BE_ZERO = (
     "repartee_responses_running",
     "repartee_responses_live",
-    "repartee_requests_running",
-    "repartee_requests_waiting",
-    "repartee_kv_blocks_used",
+    "repartee_worker_running",
+    "repartee_worker_waiting",
+    "repartee_worker_used_blocks",
     "repartee_unsent_bytes",
     "repartee_connections",
     "repartee_pending_bytes",

@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 
 import pytest
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import ReadOnlyError, ResponseError
 
-from app.redis_client import make_client
+from app.redis_client import make_client, round_trips
 from app.sessions import SessionStore
 from engine.contract import Unavailable
 from tests.redis_server import RedisServer
@@ -86,6 +86,25 @@ async def test_a_cancelled_send_is_not_forgotten(redis_url: str) -> None:
             await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
     await pool.aclose()
+
+
+def num_round_trips() -> float:
+    [family] = round_trips.collect()
+    [count] = [sample.value for sample in family.samples if sample.name.endswith("_count")]
+    return count
+
+
+async def test_each_command_and_each_pipeline_is_measured_once(redis_url: str) -> None:
+    client = make_client(redis_url, "test")
+    before = num_round_trips()
+    await client.set("a", "b", ex=60)
+    await asyncio.gather(client.get("a"), client.get("a"))
+    async with client.pipeline(transaction=False) as pipeline:
+        await pipeline.get("a").get("a").execute()
+    with pytest.raises(ResponseError):
+        await client.lpush("a", "not a list")
+    assert num_round_trips() - before == 5
+    await client.aclose()
 
 
 async def test_a_server_that_was_made_read_only_is_left(own_redis: RedisServer) -> None:

@@ -134,6 +134,14 @@ ROWS: list[tuple[str, list[tuple[str, str, dict[str, str]]]]] = [
                     "handed over /s": _rate("handed_over_total"),
                 },
             ),
+            (
+                "Redis round trips",
+                "s",
+                {
+                    "p50 {{instance}}": _quantile(0.5, "redis_seconds", "instance"),
+                    "p99 {{instance}}": _quantile(0.99, "redis_seconds", "instance"),
+                },
+            ),
             ("Redis faults", "short", {"{{worker}} /s": _rate("redis_errors_total", "worker")}),
             ("Bytes not yet in Redis", "bytes", {"{{worker}}": "repartee_unsent_bytes"}),
         ],

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.redis_client import round_trips
 from engine.contract import (
     Delta,
     Event,
@@ -118,6 +119,7 @@ class GatewayMetrics:
         )
         tasks = Gauge("repartee_asyncio_tasks", "Tasks of the event loop.", registry=registry)
         tasks.set_function(_num_tasks)
+        registry.register(round_trips)
         registry.register(_WorkerMetrics(workers))
 
     def meter(self, api: str, tier: Tier) -> ResponseMeter:

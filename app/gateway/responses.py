@@ -273,7 +273,11 @@ class Responses:
         try:
             stream = await self.engine.submit(request)
         except BaseException as error:
-            meter.fail(error)
+            if isinstance(error, asyncio.CancelledError):
+                # The caller has left.
+                meter.abandon()
+            else:
+                meter.fail(error)
             self.spawn(self.limiter.settle(charge, 0))
             raise
         answer = Answer(self, stream, meter, charge, request)

@@ -118,7 +118,6 @@ class EngineThread:
         self._paused = False
         self._live: set[str] = set()
         self._num_faults = 0
-        self._num_steps = 0
         self._num_empty_steps = 0
         self._stats_at = 0.0
         self._last_step_at = time.time()
@@ -135,11 +134,6 @@ class EngineThread:
     def stats(self) -> EngineStats:
         """As of the last completed step."""
         return self._stats
-
-    @property
-    def num_steps(self) -> int:
-        """Steps completed in all."""
-        return self._num_steps
 
     def start(self) -> None:
         """Start the thread; call on the loop that is to get the events."""
@@ -226,7 +220,6 @@ class EngineThread:
             self._step_failed(error)
             return []
         self._num_faults = 0
-        self._num_steps += 1
         empty = not events and time.monotonic() - started_at < EMPTY_STEP_S
         self._num_empty_steps = self._num_empty_steps + 1 if empty else 0
         return events

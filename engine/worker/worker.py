@@ -141,13 +141,7 @@ class Worker:
             **self._counters,
             **stats.counters,
             "repartee_unreadable_commands_total": self._inbox.num_bad,
-            "repartee_engine_steps_total": self._thread.num_steps,
-            "repartee_requests_running": stats.num_running,
-            "repartee_requests_waiting": stats.num_waiting + self._requests.num_preparing,
             "repartee_responses_live": self._publisher.num_live,
-            "repartee_kv_blocks_used": stats.used_blocks,
-            "repartee_kv_blocks": stats.num_blocks,
-            "repartee_decode_tokens_per_second": stats.decode_tokens_per_s,
             "repartee_unsent_bytes": self._publisher.num_unsent_bytes,
             "repartee_worker_asyncio_tasks": len(asyncio.all_tasks()),
         }
