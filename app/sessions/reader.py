@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
 
 import orjson
 from redis.asyncio import Redis
@@ -29,6 +31,8 @@ class SessionReader:
 
     def __init__(self, redis: Redis, ttl_s: int, empty_ttl_s: int) -> None:
         self._redis = redis
+        script = resources.files(__package__) / "lua" / "read.lua"
+        self._script = redis.register_script(script.read_text())
         self._ttl_s = ttl_s
         self._empty_ttl_s = empty_ttl_s
 
@@ -41,12 +45,8 @@ class SessionReader:
         """
         meta_key, order_key, items_key, *_ = keys.of(session_id)
         with redis_errors("session load"):
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.hgetall(meta_key)
-                pipe.lrange(order_key, 0, -1)
-                pipe.hgetall(items_key)
-                pipe.ttl(meta_key)
-                meta, order, bodies, left_s = await pipe.execute()
+            reply: Any = await self._script(keys=[meta_key, order_key, items_key])
+            meta, order, bodies, left_s = _dict(reply[0]), reply[1], _dict(reply[2]), reply[3]
             if not meta:
                 raise no_session(session_id)
             await self._renew([(session_id, len(order), left_s)])
@@ -71,7 +71,7 @@ class SessionReader:
         """
         meta_key, _, items_key, *_ = keys.of(session_id)
         with redis_errors("item read"):
-            async with self._redis.pipeline(transaction=True) as pipe:
+            async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.exists(meta_key)
                 pipe.hget(items_key, item_id)
                 exists, body = await pipe.execute()
@@ -113,6 +113,11 @@ class SessionReader:
                 for name in keys.of(session_id):
                     pipe.expire(name, ttl_s)
             await pipe.execute()
+
+
+def _dict(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """A hash as scripts return it."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def active_of(meta: Mapping[bytes, bytes | None]) -> ActiveResponse | None:

@@ -209,7 +209,7 @@ class SessionStore:
         """
         meta_key, order_key, *_ = keys.of(session_id)
         with redis_errors("session size"):
-            async with self._redis.pipeline(transaction=True) as pipe:
+            async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.llen(order_key)
                 pipe.hget(meta_key, "bytes")
                 num_items, num_bytes = await pipe.execute()

@@ -259,3 +259,24 @@ async def test_one_tenants_searches_hold_up_nobody_elses(
         assert not any(task.done() for task in flood)
         go_on.set()
     assert all(task.result().status_code == 200 for task in flood)
+
+
+async def test_a_full_redis_still_gives_conversations_out_and_lets_them_go(
+    gateway: LiveGateway, redis_url: str
+) -> None:
+    async with gateway.socket(additional_headers=ACME) as socket:
+        session_id = (await receive_until(socket, "session.created"))[-1]["session"]["id"]
+    await fill(gateway, session_id, 3, "words")
+    async with Redis.from_url(redis_url) as redis:
+        await redis.config_set("maxmemory", 1)
+        await redis.script_flush()
+        try:
+            for path in ("", "/export"):
+                target = f"/v1/sessions/{session_id}{path}"
+                answer = await gateway.http.get(target, headers=ACME)
+                assert (answer.status_code, len(answer.json()["items"])) == (200, 3)
+            gone = await gateway.http.delete(f"/v1/sessions/{session_id}", headers=ACME)
+            assert gone.status_code == 200
+            assert not await redis.exists(f"rp:ses:{{{session_id}}}")
+        finally:
+            await redis.config_set("maxmemory", 0)
