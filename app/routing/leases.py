@@ -95,7 +95,10 @@ class Leases:
         died = int(from_worker != keys.NOBODY)
         outcome, worker_id = await self._take_over(
             keys=[keys.lease(request_id), keys.log(request_id)],
-            args=[from_worker, to_worker, died, request_id, lease.MAX_DEATHS, keys.LOG_TTL_S],
+            args=[
+                *(from_worker, to_worker, died, request_id, lease.MAX_DEATHS, keys.LOG_TTL_S),
+                lease.MAX_ALL_DEATHS,
+            ],
         )
         return outcome.decode(), worker_id.decode()
 

@@ -45,9 +45,10 @@ def worker_died() -> Unavailable:
 
 
 def workers_died() -> Unavailable:
-    """The end of a response that was passed on too often, and never got further."""
+    """The end of a response that was passed on too often."""
     return Unavailable(
-        f"{lease.MAX_DEATHS + 1} workers died one after the other over this answer.",
+        f"{lease.MAX_DEATHS + 1} workers died one after the other over this answer, "
+        f"or {lease.MAX_ALL_DEATHS + 1} in all.",
         code="workers_died",
     )
 

@@ -9,6 +9,7 @@ A lease is a hash in the slot of its response's log, there from the submit to th
 | `d` | `deadline_at` of the request |
 | `r` | the request as JSON |
 | `n` | how many of its workers died, one after the other, without adding anything |
+| `a` | how many of its workers died in all |
 | `p` | the seq at which it was last taken over |
 | `c` | `1` once the response was cancelled |
 | `g` | JSON list of the gateways that listened when its worker handed it over |
@@ -23,6 +24,8 @@ from typing import Final
 
 # A response is passed on so many times from workers that died without adding anything to it.
 MAX_DEATHS: Final = 3
+# And so many times in all: one that kills each worker after a word would go round for long.
+MAX_ALL_DEATHS: Final = 15
 
 # Only ever raised: who comes late with an old lease changes nothing.
 # KEYS lease. ARGV worker, epoch, deadline, request, lifetime.
@@ -40,11 +43,11 @@ return 1
 
 # Gives the response of one worker to another, and fences the first in the log.
 # KEYS lease, log. ARGV from worker, to worker, 1 if the first died, response id,
-# most deaths, the log's lifetime.
+# most deaths in a row, the log's lifetime, most deaths in all.
 # Returns {outcome, worker}: 'taken', or why not: 'moved' (to that worker), 'ended',
 # 'gone', 'cancelled', 'spent' (too many workers died).
 TAKE_OVER: Final = """
-local lease = redis.call('HMGET', KEYS[1], 'w', 'e', 'n', 'c', 'p')
+local lease = redis.call('HMGET', KEYS[1], 'w', 'e', 'n', 'c', 'p', 'a')
 if not lease[1] then
   return {'gone', ''}
 end
@@ -69,14 +72,16 @@ local deaths = tonumber(ARGV[3])
 if lease[5] and seq <= tonumber(lease[5]) then
   deaths = deaths + tonumber(lease[3] or 0)
 end
-if deaths > tonumber(ARGV[5]) then
+local all_deaths = tonumber(lease[6] or 0) + tonumber(ARGV[3])
+if deaths > tonumber(ARGV[5]) or all_deaths > tonumber(ARGV[7]) then
   return {'spent', ''}
 end
 epoch, seq = epoch + 1, seq + 1
 local event = cjson.encode({t = 'o', id = ARGV[4], e = epoch, s = seq, w = ARGV[2]})
 redis.call('XADD', KEYS[2], epoch .. '-' .. seq, 'e', event)
 redis.call('EXPIRE', KEYS[2], ARGV[6])
-redis.call('HSET', KEYS[1], 'w', ARGV[2], 'e', epoch, 'n', deaths, 'p', seq)
+redis.call('HSET', KEYS[1], 'w', ARGV[2], 'e', epoch, 'n', deaths, 'p', seq,
+  'a', all_deaths)
 return {'taken', ARGV[2]}
 """
 

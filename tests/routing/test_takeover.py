@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 import redis as redis_module
+from redis.asyncio import Redis
 
 from app.routing import listeners
 from app.routing.leases import Leases
@@ -479,3 +480,23 @@ def give(
 
 def tell(outside: redis_module.Redis, worker_id: str, command: dict[str, Any]) -> None:
     outside.xadd(keys.inbox(worker_id), {"c": json.dumps(command)})
+
+
+async def test_a_response_that_kills_each_worker_after_a_word_is_given_up_too(
+    redis_url: str,
+) -> None:
+    async with Redis.from_url(redis_url) as redis:
+        leases = Leases(redis)
+        await redis.hset(keys.lease("r1"), mapping={"w": "w0", "e": 1, "r": "{}"})
+        outcomes = []
+        for number in range(lease.MAX_ALL_DEATHS + 1):
+            outcome, _ = await leases.take_over("r1", f"w{number}", f"w{number + 1}")
+            outcomes.append(outcome)
+            epoch = int(await redis.hget(keys.lease("r1"), "e"))
+            last = await redis.xrevrange(keys.log("r1"), count=1)
+            seq = int(last[0][0].split(b"-")[1]) + 1
+            delta = orjson.dumps(Delta("r1", epoch, seq, "word", 1).to_wire())
+            await redis.xadd(keys.log("r1"), {"e": delta}, keys.log_entry_id(epoch, seq))
+            if outcome == "taken":
+                assert await redis.hget(keys.lease("r1"), "n") == b"1"
+        assert outcomes == ["taken"] * lease.MAX_ALL_DEATHS + ["spent"]
