@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.redis_server import RedisServer, packaged_binary, system_binary
+from tests.redis_server import RedisServer, packaged_binary, system_binary, valkey_binary
 
 # Triton decides at its own first import whether it compiles or interprets, and other
 # libraries import it too, so this can't wait for the folder of the kernels' tests.
@@ -48,10 +48,13 @@ def redis_url(redis_server: RedisServer) -> str:
     return redis_server.url
 
 
-@pytest.fixture(params=["system", "6.2"])
+_BINARIES = {"system": system_binary, "6.2": packaged_binary, "valkey": valkey_binary}
+
+
+@pytest.fixture(params=_BINARIES)
 def any_redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of an empty Redis: the installed one, then the oldest supported."""
-    binary = system_binary() if request.param == "system" else packaged_binary()
+    """The URL of an empty Redis: the installed one, the oldest supported, and Valkey."""
+    binary = _BINARIES[request.param]()
     with tempfile.TemporaryDirectory(prefix="rp-") as folder:
         server = RedisServer(Path(folder), binary=binary)
         server.start()

