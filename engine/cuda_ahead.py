@@ -35,7 +35,7 @@ class Ahead:
     def find(self, work: Rows) -> list[int | None]:
         """Which row each of `work` is, in order; None where its tokens are not there."""
         found: list[int | None] = []
-        for item, _ in work:
+        for item in work:
             row = self.rows.get((item.sequence.id, item.sequence.num_suspensions, item.start))
             last = item.start + self.segment.num_steps - 1
             # A row that came to its limit repeats itself from there on.
@@ -51,7 +51,7 @@ class Ahead:
         """Whether the device itself has put each found row where its next step begins."""
         return all(
             row is None or self.chunk.reaches(row, item.start + self.segment.num_steps)
-            for (item, _), row in zip(work, found, strict=True)
+            for item, row in zip(work, found, strict=True)
         )
 
 

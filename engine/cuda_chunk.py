@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from engine.cuda_graph import Pool, StepGraph
+from engine.sampling_rows import sampling_row
 from engine.shared_prefix import Group, fill_tiles
 from engine.step import Work
 from kernels.cuda.launch import overlapped_launches
 from kernels.decode_state.triton import advance
 from kernels.kv_cache import AttentionBatch, LayerCache, SharedPrefix
-from kernels.sampling import SamplingRow
 from kernels.sampling.triton import DeviceRows, sample_rows
 
 # Rows from which starting a kernel early gains less than it disturbs.
 OVERLAP_ROWS = 64
 
 Forward = Callable[..., torch.Tensor]
-Rows = Sequence[tuple[Work, SamplingRow]]
+Rows = Sequence[Work]
 
 
 @dataclass(slots=True)
@@ -61,10 +62,23 @@ class _HostRows:
         # temperature, top_p, min_p
         self.floats = torch.empty(3, num_rows, dtype=torch.float32, pin_memory=pinned)
         self.tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, pin_memory=pinned)
+        # The blocks that each row of `tables` holds from its first on.
+        self._known: list[list[int]] = [[] for _ in range(num_rows)]
         # See `SharedPrefix`.
         self.tile_rows = torch.zeros(tile_shape, dtype=torch.int32, pin_memory=pinned)
         self.tile_lens = torch.zeros(tile_shape[0], dtype=torch.int32, pin_memory=pinned)
         self.row_lens = torch.zeros(num_rows, dtype=torch.int32, pin_memory=pinned)
+
+    def put_table(self, row: int, item: Work) -> None:
+        """Write a sequence's blocks into a row: those that it has been given since, if any."""
+        table = item.sequence.block_table
+        known = self._known[row]
+        if table[: len(known)] != known:
+            known.clear()
+        if len(known) < len(table):
+            fresh = table[len(known) :]
+            self.tables[row, len(known) : len(table)] = torch.tensor(fresh, dtype=torch.int32)
+            known += fresh
 
 
 class DecodeChunk:
@@ -201,12 +215,10 @@ class DecodeChunk:
 
     def _take_rows(self, host: _HostRows, work: Rows, places: Sequence[int]) -> None:
         """Note which rows live, how far each may go, and the blocks of each."""
-        tables = host.tables.numpy()
         self._live = set(places)
         self._limits = [0] * self._num_rows
-        for (item, _), place in zip(work, places, strict=True):
-            table = item.sequence.block_table
-            tables[place, : len(table)] = table
+        for item, place in zip(work, places, strict=True):
+            host.put_table(place, item)
             self._limits[place] = _limit(item, self._block_size)
 
     def _merge(self, host: _HostRows, changed: set[int]) -> None:
@@ -278,15 +290,27 @@ def _fill_rows(
     floats[0] = 0.0
     floats[1] = 1.0
     floats[2] = 0.0
-    for (item, row), tokens, i in zip(work, made, places, strict=True):
-        limit = limits[i]
+    at: list[int] = []
+    columns: list[tuple[int, ...]] = []
+    shapes: list[tuple[float, ...]] = []
+    for item, tokens, place in zip(work, made, places, strict=True):
         position = item.start + len(tokens)
-        if position >= limit:
+        if position >= limits[place]:
             continue
-        table = item.sequence.block_table
-        slot = table[position // block_size] * block_size + position % block_size
-        token = tokens[-1] if tokens else item.sequence.tokens[position]
-        sampled = row.position + len(tokens)
-        ints[:, i] = (max(token, 0), position, sampled, slot, row.seed, limit, 0)
-        lens[:, i] = (position + 1, min(max(row.top_k, 0), 2**31 - 1))
-        floats[:, i] = (0.0 if row.is_greedy else row.temperature, row.top_p, row.min_p)
+        seq, row = item.sequence, sampling_row(item.sequence)
+        slot = seq.block_table[position // block_size] * block_size + position % block_size
+        token = tokens[-1] if tokens else seq.tokens[position]
+        at.append(place)
+        columns.append((
+            max(token, 0), position, row.position + len(tokens), slot, row.seed, limits[place],
+            min(max(row.top_k, 0), 2**31 - 1),
+        ))  # fmt: skip
+        shapes.append((0.0 if row.is_greedy else row.temperature, row.top_p, row.min_p))
+    if not at:
+        return
+    # In whole arrays: row by row costs more than the rest of a step's preparation.
+    values = np.array(columns, np.int64).T
+    ints[:6, at] = values[:6]
+    lens[0, at] = values[1] + 1
+    lens[1, at] = values[6]
+    floats[:, at] = np.array(shapes, np.float32).T

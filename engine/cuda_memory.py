@@ -22,9 +22,10 @@ from kernels.sampling.triton import sample_triton
 MIB = 1 << 20
 # Rows of a step whose logits are wanted at once, at most; see `engine.cuda_runner`.
 MAX_LOGITS_ROWS = 256
-# Graphs kept at once; the one longest out of use gives way. What the driver keeps for a
-# graph, as measured on one of 32 layers, and what a library keeps for its products.
-MAX_GRAPHS = 48
+# Graphs kept at once; the one longest out of use gives way. What is left for the driver's
+# part of each, several times what graphs of 32 layers were seen to take, and for what a
+# library keeps for its products.
+MAX_GRAPHS = 64
 GRAPH_BYTES = 24 * MIB
 LIBRARY_BYTES = 256 * MIB
 # The graphs' pool and the eager steps' each hold a step's work, and neither is packed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,13 +27,13 @@ from engine.kv_blocks import (
 )
 from engine.model.config import ModelConfig
 from engine.runner import Model, StepInputs, accepted_tokens
-from engine.sampling_rows import sampling_row
+from engine.sampling_rows import is_plain
 from engine.shared_prefix import PrefixFinder, num_tiles, tile_sequences
 from engine.step import StepOutput, StepPlan, StepTimes, Work
 from kernels.kv_cache import AttentionBatch
 from kernels.paged_attention.triton import is_whole_prompt
 from kernels.paged_attention.whole_prompt import padded_length, plan_whole_prompt
-from kernels.sampling import SamplingBatch, SamplingRow
+from kernels.sampling import SamplingBatch
 from kernels.sampling.triton import sample_triton
 
 K = TypeVar("K")
@@ -114,14 +116,10 @@ class CudaRunner:
         if tokens is not None:
             took_s = time.perf_counter() - started - self._setup_s
             return StepOutput(tokens, StepTimes(forward_s=took_s), self._setup_s)
-        chunked: list[tuple[Work, SamplingRow]] = []
+        chunked: list[Work] = []
         eager: list[Work] = []
         for item in plan.work:
-            row = _plain_row(item)
-            if row is None:
-                eager.append(item)
-            else:
-                chunked.append((item, row))
+            (chunked if _goes_in_chunks(item) else eager).append(item)
         tokens = {}
         if eager:
             tokens |= self._run_eager(StepPlan(tuple(eager)))
@@ -143,17 +141,28 @@ class CudaRunner:
         """See `engine.step.Runner`."""
         copy_kv_blocks(self._caches, pairs)
 
-    def warm_up(self, row_counts: Sequence[int], piece_lengths: Sequence[int]) -> None:
+    def warm_up(
+        self,
+        row_counts: Sequence[int] = ROW_COUNTS,
+        piece_lengths: Sequence[int] = PIECE_LENGTHS,
+        limit_s: float = math.inf,
+    ) -> None:
         """Compile and capture ahead, so that no request pays for it.
 
         Args:
             row_counts: Batch sizes that will decode.
             piece_lengths: Prefill pieces that will come, tokens.
+            limit_s: Seconds after which no more are begun, the smaller ones going first;
+                what is left out is captured when it first occurs.
         """
-        for length in piece_lengths:
-            self.piece(length)
-        for count in row_counts:
-            self.chunk(count, CONTEXT_STEPS[0])
+        started = time.perf_counter()
+        for length, count in itertools.zip_longest(sorted(piece_lengths), sorted(row_counts)):
+            if length is not None:
+                self.piece(length)
+            if count is not None:
+                self.chunk(count, CONTEXT_STEPS[0])
+            if time.perf_counter() - started > limit_s:
+                return
 
     def read_blocks(self, blocks: list[int]) -> list[np.ndarray]:
         """See `engine.step.Runner`."""
@@ -222,7 +231,7 @@ class CudaRunner:
         if not work:
             self._ahead_length.plan_done(started, 0.0, 0)
             return {}
-        num_steps = max(item.num_decode_steps for item, _ in work)
+        num_steps = max(item.num_decode_steps for item in work)
         ahead, self._ahead = self._ahead, None
         found: list[int | None] = [None] * len(work) if ahead is None else ahead.find(work)
         num_early = ahead.segment.num_steps if ahead and found != [None] * len(work) else 0
@@ -240,7 +249,7 @@ class CudaRunner:
             if goes_on:
                 ends = [
                     item.start + num_steps - (num_early if row is None else 0)
-                    for (item, _), row in zip(work, found, strict=True)
+                    for item, row in zip(work, found, strict=True)
                 ]
                 self._ahead = self._launch_ahead(work, chunk, rows, ends)
         if ahead is not None and num_early:
@@ -252,15 +261,15 @@ class CudaRunner:
         self._ahead_length.plan_done(now, took_s, num_steps if goes_on else 0)
         return {
             item.sequence.id: (first + last)[: item.num_decode_steps]
-            for (item, _), first, last in zip(work, early, rest, strict=True)
+            for item, first, last in zip(work, early, rest, strict=True)
         }
 
     def _resume(
         self, work: Rows, ahead: Ahead | None, found: list[int | None]
     ) -> tuple[DecodeChunk, list[int]]:
         """A chunk that goes on with `work` after what was made ahead; which row each is."""
-        groups = self._prefixes.find([item for item, _ in work])
-        longest = max(item.start for item, _ in work) + 2 * self._max_steps
+        groups = self._prefixes.find(work)
+        longest = max(item.start for item in work) + 2 * self._max_steps
         chunk = self.chunk(len(work), longest, bool(groups))
         in_place = list(range(len(work)))
         if ahead is None:
@@ -289,7 +298,7 @@ class CudaRunner:
             return None
         keys = {
             (item.sequence.id, item.sequence.num_suspensions, end): row
-            for (item, _), row, end in zip(work, rows, ends, strict=True)
+            for item, row, end in zip(work, rows, ends, strict=True)
         }
         return Ahead(chunk, chunk.launch(num_steps), keys)
 
@@ -363,12 +372,9 @@ class CudaRunner:
         )  # fmt: skip
 
 
-def _plain_row(item: Work) -> SamplingRow | None:
-    """How to sample, if the next tokens depend on nothing but the device's own state."""
-    if item.num_tokens != 1 or item.draft or not item.samples:
-        return None
-    row = sampling_row(item.sequence)
-    return None if row.bias or row.seen or row.masked else row
+def _goes_in_chunks(item: Work) -> bool:
+    """Whether the next tokens depend on nothing but the device's own state."""
+    return item.num_tokens == 1 and not item.draft and item.samples and is_plain(item.sequence)
 
 
 def _is_one_piece(plan: StepPlan) -> bool:

@@ -40,6 +40,21 @@ def sampling_row(seq: Sequence, guessed: Tokens[int] = ()) -> SamplingRow:
     )
 
 
+def is_plain(seq: Sequence) -> bool:
+    """Whether the next tokens depend on logits, seed and position alone.
+
+    That is, without bias, penalties and masked tokens, which change from token to token.
+    """
+    params = seq.sampling
+    return (
+        not params.logit_bias
+        and params.repetition_penalty == 1.0
+        and params.frequency_penalty == 0.0
+        and params.presence_penalty == 0.0
+        and (not seq.masked_ids or len(seq.tokens) - seq.num_prompt_tokens >= params.min_tokens)
+    )
+
+
 def _seen(seq: Sequence, guessed: Tokens[int]) -> tuple[tuple[int, int], ...]:
     """Each token of prompt and answer with its count in the answer."""
     counts = Counter(seq.tokens[seq.num_prompt_tokens :])

@@ -18,7 +18,7 @@ from engine.cuda_memory import (
     step_work_bytes,
     work_reserve_bytes,
 )
-from engine.cuda_runner import CudaRunner, table_bytes
+from engine.cuda_runner import ROW_COUNTS, CudaRunner, table_bytes
 from engine.kv_blocks import kv_bytes_per_token
 from engine.loading.head import HeadKind
 from engine.loading.loader import LoadedModel, load_model, open_checkpoint
@@ -34,9 +34,9 @@ FP8_CAPABILITY = (8, 9)
 MAX_DECODE_STEPS = 8
 # The bf16 copy of quantised weights, for large products, where memory is that plentiful.
 MOST_WEIGHTS_SHARE = 0.5
-# Captured before the worker says that it is ready; the others when they first occur.
-WARM_ROW_COUNTS = (1, 2, 4, 8)
-WARM_PIECES = (64, 128, 512)
+# For graphs before the worker says that it is ready, small sizes first; the others are
+# captured when they first occur. On a card whose kernels were compiled before, all fit.
+WARM_SECONDS = 5.0
 
 
 def gpu_config(
@@ -112,7 +112,7 @@ def load_on_gpu(
         ) from error
     if progress:
         progress(1.0, "capturing graphs")
-    runner.warm_up(WARM_ROW_COUNTS, WARM_PIECES)
+    runner.warm_up([count for count in ROW_COUNTS if count <= max_running], limit_s=WARM_SECONDS)
     logger.info(
         "weights %d MiB (%s) in %.1f s, a step's work %d MiB, %d KV blocks of %d KiB, "
         "graphs in %.1f s; %s",

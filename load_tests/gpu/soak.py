@@ -22,6 +22,7 @@ import torch
 
 from engine.contract import Failed, Finished, GenerateRequest, Message, SamplingParams, Tier
 from engine.contract.registry import ModelCard
+from engine.cuda_memory import step_work_bytes
 from engine.cuda_runner import CudaRunner
 from engine.engine import Engine
 from engine.model.llama import CausalLM
@@ -130,6 +131,9 @@ def main() -> None:
     config = gpu_config(options.chats * 120, options.chats)
     config = replace(config, **{f"{tier.value}_max_wait_ms": 1e9 for tier in Tier})
     runner = CudaRunner(model, config, "cuda", max_decode_steps=8)
+    # As a worker does: what compiles within a step teaches the scheduler that it is slow.
+    step_work_bytes(model, config, torch.bfloat16)
+    runner.warm_up()
     card = ModelCard("m", 0, shape.context_window, shape.vocab_size, 1, options.kind)
     engine = Engine(
         config, card=card, runner=runner, vocabulary=Ids(), encode_chat=encoder(shape.vocab_size)

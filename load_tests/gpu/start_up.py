@@ -92,7 +92,7 @@ def load(folder: Path, begun: float) -> None:
     )
     torch.cuda.synchronize()
     marks["pool"] = time.time() - begun
-    runner.warm_up(build_cuda.WARM_ROW_COUNTS, build_cuda.WARM_PIECES)
+    runner.warm_up(limit_s=build_cuda.WARM_SECONDS)
     torch.cuda.synchronize()
     marks["graphs"] = time.time() - begun
     print(json.dumps({name: round(seconds, 2) for name, seconds in marks.items()}), blocks)

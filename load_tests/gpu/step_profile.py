@@ -27,7 +27,6 @@ from engine.config import EngineConfig
 from engine.contract import SamplingParams
 from engine.cuda_runner import CudaRunner
 from engine.model.llama import CausalLM
-from engine.sampling_rows import sampling_row
 from engine.sequence import Sequence
 from engine.step import StepPlan, Work
 from load_tests.gpu.shapes import SHAPES, RandomCheckpoint
@@ -115,9 +114,7 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
 def profile_decode(runner: CudaRunner, batch: int) -> dict[str, Any]:
     """One batch's steps."""
     seqs = [make_sequence(i, CONTEXT, CONTEXT // BLOCK + 8) for i in range(batch)]
-    work = [
-        (Work(seq, CONTEXT - 1, 1, True, num_decode_steps=STEPS), sampling_row(seq)) for seq in seqs
-    ]
+    work = [Work(seq, CONTEXT - 1, 1, True, num_decode_steps=STEPS) for seq in seqs]
     chunk = runner.chunk(batch, CONTEXT + 32, False)
 
     def steps() -> None:

@@ -75,3 +75,18 @@ def test_a_padded_piece_gives_the_same_token(runner: Any, device: torch.device) 
         whole = make_sequence(7, 28, 0)
         expected = CpuRunner(runner.model, CONFIG).run(StepPlan((Work(whole, 0, 28, True),)))
         assert output.tokens == expected.tokens
+
+
+def test_a_warm_up_begins_with_the_small_and_ends_in_time(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, int]] = []
+    monkeypatch.setattr(runner, "piece", lambda length: made.append(("piece", length)))
+    monkeypatch.setattr(runner, "chunk", lambda rows, _: made.append(("chunk", rows)))
+    runner.warm_up([4, 1], [64, 32, 128], limit_s=-1.0)
+    assert made == [("piece", 32), ("chunk", 1)]
+    made.clear()
+    runner.warm_up([4, 1], [64, 32, 128])
+    assert sorted(made) == [
+        ("chunk", 1), ("chunk", 4), ("piece", 32), ("piece", 64), ("piece", 128),
+    ]  # fmt: skip

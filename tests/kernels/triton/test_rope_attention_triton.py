@@ -75,9 +75,7 @@ def test_padding_writes_nothing_and_gives_zeros(device: torch.device, dtype: tor
     qkv = torch.randn(2, 8 * 32).to(dtype).to(device)
     rope = rope_table(torch.ones(16), 64).to(device)
     slots = torch.tensor([-1, -1], device=device)
-    out = rope_attention(
-        qkv, torch.tensor([19, 0], device=device), rope, cache, slots, moved, 0.2
-    )
+    out = rope_attention(qkv, torch.tensor([19, 0], device=device), rope, cache, slots, moved, 0.2)
     assert torch.isfinite(out[0]).all()
     assert not out[1].any()
     for values, old in zip(cache.tensors(), before, strict=True):
