@@ -33,8 +33,9 @@ from engine.contract import ReparteeError
 
 logger = logging.getLogger(__name__)
 
-# Searches at once, of which each tenant has one; each reads megabytes.
-MAX_SEARCHES = 2
+# Searches, exports and readings at once, of which each tenant has one: each of them may
+# be of megabytes, and is made on everybody's event loop.
+MAX_READINGS = 2
 
 
 class SessionRoutes:
@@ -50,14 +51,14 @@ class SessionRoutes:
         self._sessions = sessions
         self._responses = responses
         self._config = config
-        self._searches = asyncio.Semaphore(MAX_SEARCHES)
-        self._searching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._readings = asyncio.Semaphore(MAX_READINGS)
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/sessions`."""
         wanted = read_list_query(request.query_params)
         principal = _principal(request)
-        async with self._search_turn(principal) if wanted.query else nullcontext():
+        async with self._turn(principal) if wanted.query else nullcontext():
             page = await self._sessions.index.page(
                 principal.owner,
                 limit=wanted.limit,
@@ -67,27 +68,30 @@ class SessionRoutes:
         return _json(list_object(page))
 
     @asynccontextmanager
-    async def _search_turn(self, principal: Principal) -> AsyncIterator[None]:
-        """A tenant's searches wait for each other before they wait for anybody else's."""
-        lock = self._searching.setdefault(principal.tenant, asyncio.Lock())
-        async with lock, self._searches:
+    async def _turn(self, principal: Principal) -> AsyncIterator[None]:
+        """A tenant's readings wait for each other before they wait for anybody else's."""
+        lock = self._reading.setdefault(principal.tenant, asyncio.Lock())
+        async with lock, self._readings:
             yield
 
     async def one(self, request: Request) -> Response:
         """`GET /v1/sessions/{id}`."""
-        return _json(session_object(await self._load(request)))
+        async with self._turn(_principal(request)):
+            return _json(session_object(await self._load(request)))
 
     async def rename(self, request: Request) -> Response:
         """`POST /v1/sessions/{id}`."""
         title = read_rename(await read_body(request, self._config.max_body_bytes))
         session_id, owner = request.path_params["id"], _principal(request).owner
-        await self._sessions.rename(session_id, title, tenant=owner)
-        return _json(session_object(await self._load(request)))
+        async with self._turn(_principal(request)):
+            await self._sessions.rename(session_id, title, tenant=owner)
+            return _json(session_object(await self._load(request)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}`: its answer ends too, and its sockets close."""
         session_id, owner = request.path_params["id"], _principal(request).owner
-        running = await self._sessions.delete(session_id, tenant=owner)
+        async with self._turn(_principal(request)):
+            running = await self._sessions.delete(session_id, tenant=owner)
         try:
             if running is not None:
                 await self._responses.engine.cancel(running)
@@ -100,11 +104,12 @@ class SessionRoutes:
     async def export(self, request: Request) -> Response:
         """`GET /v1/sessions/{id}/export`."""
         kind = read_export_format(request.query_params)
-        session = await self._load(request)
-        if kind == "json":
-            answer = _json(export_json(session))
-        else:
-            answer = Response(export_markdown(session), media_type="text/markdown")
+        async with self._turn(_principal(request)):
+            session = await self._load(request)
+            if kind == "json":
+                answer = _json(export_json(session))
+            else:
+                answer = Response(export_markdown(session), media_type="text/markdown")
         answer.headers["content-disposition"] = f'attachment; filename="{file_name(session, kind)}"'
         answer.headers["cache-control"] = "no-store"
         return answer

@@ -22,6 +22,7 @@ from app.limits import NO_LIMITS, LimitPolicy
 from app.sessions import Item, stored
 from app.sessions.changes import Change, ResponseEnded
 from tests.gateway.live import LiveGateway, receive_until, running_gateway, script
+from tests.spine import until
 
 ACME = {"authorization": "Bearer sk-0123456789abcdef"}
 OTHER = {"authorization": "Bearer sk-0123456789abcdef2"}
@@ -236,29 +237,35 @@ async def test_an_open_socket_keeps_no_copy_of_its_conversation(gateway: LiveGat
         assert served._conversation.items == ()
 
 
-async def test_one_tenants_searches_hold_up_nobody_elses(
-    gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("target", ["?query=x", "/sess_x", "/sess_x/export"])
+async def test_one_tenants_readings_hold_up_nobody_elses(
+    gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    index, go_on = gateway.gateway._sessions.index, asyncio.Event()
-    search = index.page
+    sessions, go_on, waiting = gateway.gateway._sessions, asyncio.Event(), []
+    search, load = sessions.index.page, sessions.load
 
-    async def page(tenant: str, **options: Any) -> Any:
-        if tenant == "acme":
-            await go_on.wait()
-        return await search(tenant, **options)
+    def held_up(read: Any, tenant_of: Callable[..., str]) -> Any:
+        async def reading(*args: Any, **options: Any) -> Any:
+            if tenant_of(*args, **options) == "acme":
+                waiting.append(target)
+                await go_on.wait()
+            return await read(*args, **options)
 
-    monkeypatch.setattr(index, "page", page)
+        return reading
+
+    monkeypatch.setattr(sessions.index, "page", held_up(search, lambda tenant, **_: tenant))
+    monkeypatch.setattr(sessions, "load", held_up(load, lambda _, tenant: tenant))
     async with asyncio.TaskGroup() as group:
         flood = [
-            group.create_task(gateway.http.get("/v1/sessions?query=x", headers=ACME))
+            group.create_task(gateway.http.get(f"/v1/sessions{target}", headers=ACME))
             for _ in range(8)
         ]
-        await asyncio.sleep(0.1)
-        other = await gateway.http.get("/v1/sessions?query=x", headers=OTHER, timeout=5)
-        assert other.status_code == 200
-        assert not any(task.done() for task in flood)
+        await until(lambda: waiting)
+        other = await gateway.http.get(f"/v1/sessions{target}", headers=OTHER, timeout=5)
+        assert other.status_code == (200 if "query" in target else 404)
+        assert waiting == [target]
         go_on.set()
-    assert all(task.result().status_code == 200 for task in flood)
+    assert {task.result().status_code for task in flood} == {other.status_code}
 
 
 async def test_a_full_redis_still_gives_conversations_out_and_lets_them_go(
