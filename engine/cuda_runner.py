@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ import torch
 from engine.config import EngineConfig
 from engine.cuda_ahead import Ahead, AheadLength
 from engine.cuda_chunk import DecodeChunk, Rows, Segment
+from engine.cuda_eager import EagerPass
 from engine.cuda_memory import MAX_GRAPHS, gauges
 from engine.cuda_prefill import PIECE_LENGTHS, PrefillPiece
 from engine.cuda_verify import VerifyStep, graph_size
@@ -30,9 +30,6 @@ from engine.runner import Model, StepInputs, accepted_tokens
 from engine.sampling_rows import is_plain
 from engine.shared_prefix import PrefixFinder, num_tiles, tile_sequences
 from engine.step import StepOutput, StepPlan, StepTimes, Work
-from kernels.kv_cache import AttentionBatch
-from kernels.paged_attention.triton import is_whole_prompt
-from kernels.paged_attention.whole_prompt import padded_length, plan_whole_prompt
 from kernels.sampling import SamplingBatch
 from kernels.sampling.triton import sample_triton
 
@@ -90,7 +87,7 @@ class CudaRunner:
         self._verifies: dict[tuple[int, int], VerifyStep] = {}
         self._ahead: Ahead | None = None
         self._ahead_length = AheadLength(max_decode_steps // 2)
-        self._planned: set[tuple[int, int]] = set()
+        self._eager = EagerPass(model, self._caches, self._device)
         # Of the current plan: spent on graphs that the next of its kind finds.
         self._setup_s = 0.0
         on_gpu = self._device.type == "cuda"
@@ -331,12 +328,8 @@ class CudaRunner:
                 return accepted_tokens(plan, [piece.token])
             logits = piece.logits
         else:
-            self._plan_library(inputs)
-            logits = self._model.forward(
-                self._move(inputs.token_ids), self._move(inputs.positions),
-                self._move(inputs.slots), self._move_batch(inputs.batch), self._caches,
-                self._move(inputs.logits_rows),
-            )  # fmt: skip
+            self._setup_s += self._eager.prepare(inputs)
+            logits = self._eager.logits(inputs)
         tokens: Sequence[int] = []
         if inputs.rows:
             tokens = sample_triton(logits, SamplingBatch.from_rows(inputs.rows)).tolist()
@@ -344,32 +337,6 @@ class CudaRunner:
             # What the scheduler measures as this step's time must be its own.
             torch.cuda.current_stream().synchronize()
         return accepted_tokens(plan, list(tokens))
-
-    def _plan_library(self, inputs: StepInputs) -> None:
-        """Let the library plan for a long prompt's length before the time of it counts."""
-        num_tokens = len(inputs.token_ids)
-        if not is_whole_prompt(num_tokens, self._caches[0], inputs.batch):
-            return
-        # Each thread has plans of its own.
-        key = (threading.get_ident(), padded_length(num_tokens))
-        if key in self._planned:
-            return
-        started = time.perf_counter()
-        config = self._model.config
-        plan_whole_prompt(
-            num_tokens, config.num_heads, config.num_kv_heads, config.head_dim, torch.bfloat16
-        )
-        self._planned.add(key)
-        self._setup_s += time.perf_counter() - started
-
-    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._device, non_blocking=True)
-
-    def _move_batch(self, batch: AttentionBatch) -> AttentionBatch:
-        return AttentionBatch(
-            self._move(batch.query_starts), self._move(batch.context_lens),
-            self._move(batch.block_tables), batch.max_query_len, batch.max_context_len,
-        )  # fmt: skip
 
 
 def _goes_in_chunks(item: Work) -> bool:
