@@ -120,6 +120,7 @@ class FakeSequence:
 
     Attributes:
         num_told: Tokens that a delta has named.
+        queued_ms: How long it waited; None while it waits.
     """
 
     request: GenerateRequest
@@ -131,6 +132,8 @@ class FakeSequence:
     seq: int = 0
     num_made: int = 0
     num_told: int = 0
+    added_at: float = 0.0
+    queued_ms: float | None = None
     due_at: float = 0.0
     froze: bool = False
     events: list[Event] = field(default_factory=list)
@@ -243,6 +246,7 @@ class FakeEngine:
     def add(self, prepared: FakeSequence) -> list[Event]:
         """Queue it."""
         request = prepared.request
+        prepared.added_at = time.monotonic()
         self._waiting[request.request_id] = prepared
         if self._go_on(prepared):
             return prepared.take_events()
@@ -315,7 +319,9 @@ class FakeEngine:
         while self._waiting and len(self._running) < self._max_running:
             request_id, sequence = next(iter(self._waiting.items()))
             del self._waiting[request_id]
-            sequence.due_at = time.monotonic() + sequence.script.delay_ms / 1000
+            now = time.monotonic()
+            sequence.queued_ms = round((now - sequence.added_at) * 1e3, 1)
+            sequence.due_at = now + sequence.script.delay_ms / 1000
             self._running[request_id] = sequence
 
     def _advance(self, sequence: FakeSequence, now: float) -> None:
@@ -367,9 +373,8 @@ class FakeEngine:
         if held:
             sequence.chunker.push(held, 0, time.monotonic())
         self._flush(sequence, sequence.chunker.finish())
-        sequence.events.append(
-            Finished(request.request_id, request.epoch, sequence.next_seq(), reason, sequence.usage)
-        )
+        place = (request.request_id, request.epoch, sequence.next_seq())
+        sequence.events.append(Finished(*place, reason, sequence.usage, sequence.queued_ms))
 
     def _fail(self, sequence: FakeSequence) -> None:
         request = sequence.request

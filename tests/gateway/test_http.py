@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from app.auth import parse_api_keys
 from tests.gateway.live import MODEL, LiveGateway, running_gateway, say
-from tests.spine import until
+from tests.spine import until, worker_process
 
 KEY = "sk-0123456789abcdef"
 EVIL = "https://evil.example"
@@ -254,7 +257,13 @@ async def test_org_04_every_status_carries_the_headers(redis_url: str) -> None:
 
 async def test_aut_01_nothing_but_the_public_list_without_a_key(redis_url: str) -> None:
     async with running_gateway(redis_url, api_keys=parse_api_keys(KEY)) as gateway:
-        paths = ["/v1/models", f"/v1/models/{MODEL}", "/v1/chat/completions", "/metrics", "/v1/x"]
+        paths = [
+            *("/v1/models", f"/v1/models/{MODEL}", "/v1/chat/completions", "/metrics", "/v1/x"),
+            *("/v1/sessions", "/v1/sessions/x", "/v1/sessions/x/export"),
+            *("/v1/responses", "/v1/responses/x", "/v1/responses/x/cancel"),
+            *("/v1/responses/x/input_items", "/v1/realtime"),
+            *("/v1/realtime/client_secrets", "/v1/realtime/tickets"),
+        ]
         bodies = set()
         for path in paths:
             for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
@@ -264,6 +273,16 @@ async def test_aut_01_nothing_but_the_public_list_without_a_key(redis_url: str) 
                     assert response.headers["www-authenticate"] == "Bearer"
                     bodies.add(response.text)
         assert len(bodies - {""}) == 1
+        for path in ("/v1/realtime", "/v1/responses"):
+            with pytest.raises(InvalidStatus) as caught:
+                async with connect(f"ws://127.0.0.1:{gateway.port}{path}"):
+                    pass
+            assert caught.value.response.status_code == 401
+        # No key of a tenant's opens the operator's routes.
+        for headers in ({}, {"authorization": f"Bearer {KEY}"}):
+            for method, path in (("GET", "/ops/state"), ("POST", "/ops/workers/w/drain")):
+                response = await gateway.http.request(method, path, headers=headers)
+                assert response.status_code == 401, path
         for path in ("/livez", "/readyz"):
             assert (await gateway.http.get(path)).status_code in (200, 503)
         for method in ("query", "cookie"):
@@ -283,6 +302,24 @@ async def test_frm_09_request_ids_are_ours(gateway: LiveGateway) -> None:
         ids.add(response.headers["x-request-id"])
     assert len(ids) == 2
     assert "same" not in ids
+
+
+async def test_hlt_01_a_worker_that_is_killed_or_frozen_turns_readiness_off(
+    redis_url: str,
+) -> None:
+    async with running_gateway(redis_url, worker=False) as gateway:
+
+        async def is_ready() -> bool:
+            return (await gateway.http.get("/readyz")).status_code == 200
+
+        async def is_unready() -> bool:
+            return (await gateway.http.get("/readyz")).status_code == 503
+
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            with worker_process(redis_url) as process:
+                await until(is_ready, 20)
+                process.send_signal(number)
+                await until(is_unready, 5)
 
 
 async def test_health_turns_when_the_worker_dies(redis_url: str) -> None:

@@ -166,7 +166,7 @@ async def test_png_04_a_peer_that_vanishes_is_freed(redis_url: str) -> None:
     timing = {"ping_interval_s": 0.1, "ping_timeout_s": 0.2}
     async with running_gateway(redis_url, **timing) as gateway:
         async with gateway.socket() as line:
-            await receive(line)
+            session_id = (await receive(line))["session"]["id"]
             await ask(line, script(num_tokens=50, rate=50))
             await receive_until(line, "response.created")
             line.transport.pause_reading()  # type: ignore[attr-defined]
@@ -175,6 +175,9 @@ async def test_png_04_a_peer_that_vanishes_is_freed(redis_url: str) -> None:
         assert await gateway.metric("repartee_connections") == 0
         await gateway.settled()
         assert await gateway.metric("repartee_responses_total", outcome="completed") == 1
+        async with gateway.socket(f"?session_id={session_id}") as again:
+            items = (await receive(again))["repartee.items"]
+            assert [item["role"] for item in items] == ["user", "assistant"]
 
 
 async def test_mem_03_closed_sockets_leave_nothing(gateway: LiveGateway) -> None:
