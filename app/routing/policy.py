@@ -17,8 +17,10 @@ HOLDER_EXCESS_REQUESTS = 2
 # them gets the request, so that chats on one system prompt spread over its holders.
 AS_GOOD = 0.9
 
-# Requests that may wait at one worker before it counts as full.
-MAX_WAITING = 256
+# Requests of all tiers that may wait at one worker before it counts as full. More than the
+# tiers' own queues hold by default, for which the worker decides: a queue full of batch work
+# must not refuse a VIP here.
+MAX_WAITING = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from app.routing.policy import Candidate, choose, choose_to_warm
+from app.routing.policy import MAX_WAITING, Candidate, choose, choose_to_warm
+from engine.config import EngineConfig
 from engine.contract import ModelCard, Overloaded, Unavailable, WorkerState
 from tests.spine import make_request
 
@@ -38,6 +39,13 @@ def test_the_least_loaded_for_its_size() -> None:
 
 def test_requests_on_their_way_count() -> None:
     assert chosen(candidate("a", unseen=1), candidate("b")) == "b"
+
+
+def test_full_queues_of_lower_tiers_refuse_no_vip() -> None:
+    """What each tier may have waiting is the worker's to say."""
+    config = EngineConfig(num_blocks=1)
+    full = config.standard_max_waiting + config.batch_max_waiting
+    assert chosen(candidate("a", waiting=full), max_waiting=MAX_WAITING) == "a"
 
 
 def test_equals_share() -> None:
