@@ -1,17 +1,18 @@
 /**
- * One question in a dialog: a name to give, or something to confirm.
+ * One question in a dialog: a name, or something to confirm.
  */
 
 import { element } from "./dom.js"
 
 /**
  * @param {{title: string, text?: string, yes: string, name?: string}} question
- *   With a name, the person may change it; without, they only agree.
- * @returns {Promise<string|null>} The name (or nothing, ""); null if they thought better of it.
+ *   With a name, it may be changed; without, they only agree.
+ * @returns {Promise<string|null>} The name (or ""); null if they thought better of it.
  */
 export function ask({ title, text, yes, name }) {
 	const asksName = name !== undefined
 	const input = element("input", { value: name ?? "", required: true, maxLength: 200, dir: "auto" })
+	input.pattern = ".*\\S.*"
 	const form = element(
 		"form",
 		{ method: "dialog" },

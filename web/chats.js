@@ -32,6 +32,10 @@ export class Chats {
 			clearTimeout(this.#timer)
 			this.#timer = setTimeout(() => this.#load(), SEARCH_PAUSE_MS)
 		})
+		// It only empties a search.
+		this.#search.onkeydown = (event) => {
+			if (event.key === "Escape" && this.#search.value) event.stopPropagation()
+		}
 		this.#list.addEventListener("click", (event) => this.#onClick(event))
 		this.#menu.addEventListener("click", (event) => this.#onMenu(event))
 		options.wide.addEventListener("change", () => this.show(this.#isOpen))

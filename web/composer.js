@@ -137,12 +137,10 @@ export class Composer {
 	}
 
 	#warnIfTooLong(text) {
-		const bytes = text.length > SURELY_SHORT ? eventBytes(text) : 0
-		const tooLong = bytes > MAX_EVENT_BYTES
-		const warning = tooLong ? tooLongText(bytes) : ""
+		const warning = tooLong(text)
 		setText(byId("input-problem"), warning)
-		this.#input.setAttribute("aria-invalid", String(tooLong))
-		return tooLong
+		this.#input.setAttribute("aria-invalid", String(warning !== ""))
+		return warning !== ""
 	}
 
 	#keepDraft(text) {
@@ -154,8 +152,10 @@ export class Composer {
 	}
 }
 
-/** @param {number} bytes Size of the event that would carry the message. */
-function tooLongText(bytes) {
+/** Why a message cannot be sent; "" if it can. */
+export function tooLong(text) {
+	const bytes = text.length > SURELY_SHORT ? eventBytes(text) : 0
+	if (bytes <= MAX_EVENT_BYTES) return ""
 	const kib = (size) => Math.ceil(size / 1024).toLocaleString("en")
 	return `This message is too long to send: ${kib(bytes)} KiB of at most ${kib(MAX_EVENT_BYTES)} KiB. Shorten it, or send it in parts.`
 }

@@ -2,17 +2,21 @@
  * A message of the person, changed in its place.
  */
 
-import { byId, element, isComposing } from "./dom.js"
+import { tooLong } from "./composer.js"
+import { byId, element, isComposing, setText } from "./dom.js"
+
+const BUSY = "Send this when the answer has ended."
 
 /** @param {import("./bubble.js").UserBubble} bubble */
-export function openEditor({ element: article, body, foot }, text, onSend) {
+export function openEditor({ element: article, body, foot }, text, onSend, chat) {
 	if (article.querySelector("form")) return
 	const box = element("textarea", { value: text, dir: "auto", ariaLabel: "Edit your message" })
 	box.rows = Math.min(12, text.split("\n").length + Math.ceil(text.length / 60))
 	const cancel = element("button", { type: "button", className: "quiet" }, "Cancel")
 	const send = element("button", { className: "primary" }, "Send")
 	const hint = element("span", { className: "note" }, "What came after it will be replaced.")
-	const form = element("form", { className: "editor" }, box, hint, cancel, send)
+	const problem = element("p", { className: "problem-line", role: "alert" })
+	const form = element("form", { className: "editor" }, box, hint, cancel, send, problem)
 	const close = () => {
 		form.remove()
 		body.hidden = foot.hidden = false
@@ -22,6 +26,8 @@ export function openEditor({ element: article, body, foot }, text, onSend) {
 	form.onsubmit = (event) => {
 		event.preventDefault()
 		if (box.value.trim() === "") return
+		setText(problem, chat.isBusy ? BUSY : tooLong(box.value))
+		if (problem.textContent) return
 		close()
 		onSend(box.value)
 	}

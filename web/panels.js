@@ -68,7 +68,7 @@ export class Panels {
 
 	async edit(bubble, text, onSend) {
 		const module = await this.#load("editor.js")
-		module?.openEditor(bubble, text, onSend)
+		module?.openEditor(bubble, text, onSend, this.#chat)
 	}
 
 	async #showChats(open) {

@@ -31,7 +31,6 @@ export class Sessions {
 		return { entries, next }
 	}
 
-	/** @param {string} id @param {string} title */
 	async rename(id, title) {
 		await this.#fetch(`/${id}`, "POST", { title })
 	}

@@ -63,7 +63,7 @@ class ChatPage:
 
     @property
     def input(self) -> Locator:
-        return self.page.get_by_role("textbox", name="Message")
+        return self.page.get_by_role("textbox", name="Message", exact=True)
 
     @property
     def send_button(self) -> Locator:

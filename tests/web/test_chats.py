@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Route, expect
 
 from tests.web.chat_page import ChatPage
-from tests.web.real import RealPages, say
+from tests.web.real import RealPages, say, script
 
 ROWS = "#chats-list li"
 
@@ -78,8 +78,14 @@ def test_a_search_finds_titles_and_words(real: RealPages) -> None:
     expect(chat.page.locator(f"{ROWS} small")).to_contain_text("The cat sleeps.")
     search.fill("no such words")
     expect(chat.page.get_by_text("Nothing found.")).to_be_visible()
-    search.fill("")
+    chat.ask(script(rate=0, stall_after=5))
+    expect(chat.stop_button).to_be_visible()
+    search.press("Escape")
+    expect(search).to_have_value("")
     expect(rows(chat)).to_have_count(2)
+    expect(chat.stop_button).to_be_visible()
+    chat.stop_button.click()
+    chat.idle()
 
 
 def test_a_chat_is_renamed(real: RealPages) -> None:
@@ -92,6 +98,9 @@ def test_a_chat_is_renamed(real: RealPages) -> None:
     name.press("Escape")
     expect(rows(chat)).to_have_text(["Alpha"])
     menu(chat, "Alpha", "Rename")
+    name.fill("   ")
+    name.press("Enter")
+    expect(name).to_be_visible()
     name.fill("  A better name ")
     name.press("Enter")
     expect(rows(chat)).to_have_text(["A better name"])

@@ -162,3 +162,33 @@ def test_a_long_message_is_folded(chat: ChatPage) -> None:
         "aria-expanded", "true"
     )
     assert body.inner_text() == text
+
+
+def test_an_edit_waits_in_its_box_while_an_answer_runs(chat: ChatPage) -> None:
+    chat.ask_and_wait("one")
+    box = edit(chat, 0)
+    box.fill("other words")
+    chat.server.script.hold_before = 1
+    chat.ask("two")
+    expect(chat.answer).to_have_text("Hello")
+    box.press("Enter")
+    expect(chat.page.get_by_role("alert").filter(has_text="has ended")).to_be_visible()
+    expect(box).to_have_value("other words")
+    chat.server.release()
+    chat.idle()
+    box.press("Enter")
+    expect(chat.users).to_have_text(["other words"])
+    expect(editor(chat)).to_have_count(0)
+    chat.idle()
+
+
+def test_too_long_an_edit_is_warned_of_and_kept(chat: ChatPage) -> None:
+    chat.ask_and_wait("one")
+    box = edit(chat, 0)
+    # Six bytes of JSON for each character, in lines: short to lay out.
+    box.evaluate("(box) => (box.value = ('\\u0001'.repeat(99) + '\\n').repeat(1800))")
+    box.press("Enter")
+    expect(chat.page.get_by_role("alert").filter(has_text="too long to send")).to_be_visible()
+    expect(box).to_be_visible()
+    assert chat.server.sent("repartee.conversation.truncate") == []
+    assert len(chat.server.handshakes) == 1
