@@ -105,10 +105,7 @@ export function appendPending(conversation, pending, userKey = pending.itemId) {
 		itemId: pending.itemId,
 		status: pending.itemStored ? "done" : "sending",
 	}
-	const answer = {
-		...message("assistant", pending.responseEventId, ""),
-		status: "waiting",
-	}
+	const answer = { ...message("assistant", pending.responseEventId, ""), status: "waiting" }
 	return { ...conversation, messages: [...messages, user, answer], pending }
 }
 
@@ -116,9 +113,7 @@ export function appendPending(conversation, pending, userKey = pending.itemId) {
 export function endAnswer(conversation, status, problem = null) {
 	const messages = conversation.messages.map((entry) => {
 		if (isRunning(entry)) return { ...entry, status, problem }
-		return entry.status === "sending"
-			? { ...entry, status: "failed" }
-			: entry
+		return entry.status === "sending" ? { ...entry, status: "failed" } : entry
 	})
 	return { ...conversation, messages, pending: null }
 }
@@ -257,10 +252,7 @@ function outcome(response) {
 		case "incomplete":
 			return { status: "cut", problem: cutProblem() }
 		default:
-			return {
-				status: "failed",
-				problem: problemFromError(details.error ?? {}),
-			}
+			return { status: "failed", problem: problemFromError(details.error ?? {}) }
 	}
 }
 

@@ -27,11 +27,11 @@ export function problemFromError(error) {
 		const [kind, text, retry] = TEXTS[code]
 		return { kind, text, retry }
 	}
-	if (code === "unavailable") {
+	if (code === "no_worker") {
 		const text = `No model is ready to answer right now. ${waitText(waitMs)}`
 		return { kind: "busy", text, retry: true, waitMs }
 	}
-	if (type === "rate_limit_error" || code === "overloaded" || code === "rate_limit_exceeded") {
+	if (type === "rate_limit_error" || code === "too_many_connections") {
 		return { kind: "busy", text: `The server is busy. ${waitText(waitMs)}`, retry: true, waitMs }
 	}
 	if (type === "invalid_request_error") {

@@ -167,6 +167,8 @@ export class View {
 	#renderKeyDialog({ needsKey }) {
 		const dialog = this.#keyDialog
 		if (needsKey && !dialog.open) {
+			// What it held was refused.
+			setText(byId("key-problem"), this.#keyInput.value && "The server refuses this key.")
 			this.#keyInput.value = ""
 			dialog.showModal()
 		} else if (!needsKey && dialog.open) dialog.close()

@@ -188,7 +188,8 @@ def test_the_address_of_an_empty_chat_is_clean(chat: ChatPage) -> None:
             "no longer fits",
             False,
         ),
-        ({"type": "server_error", "code": "unavailable"}, "No model is ready", True),
+        ({"type": "server_error", "code": "no_worker"}, "No model is ready", True),
+        ({"type": "server_error", "code": "too_many_connections"}, "The server is busy.", True),
         ({"type": "server_error", "code": "engine_fault"}, "Something went wrong", True),
         ({"type": "invalid_request_error", "code": "invalid_value"}, "The server said no.", False),
     ],
@@ -272,6 +273,7 @@ def test_the_key_is_asked_for_only_when_needed(page: Page, server: PageServer, w
     field.fill("sk-wrong")
     field.press("Enter")
     expect(field).to_have_value("")
+    expect(page.get_by_text("The server refuses this key.")).to_be_visible()
     field.fill("sk-right_1")
     field.press("Enter")
     chat.connected()

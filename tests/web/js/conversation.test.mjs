@@ -149,7 +149,7 @@ test("an error that names the turn ends it; a quiet one is ignored; another is t
   const c = asked()
   const refused = run(c, {
     type: "error",
-    error: { code: "overloaded", event_id: c.pending.responseEventId, "repartee.retry_after_ms": 4200 },
+    error: { code: "overloaded", type: "rate_limit_error", event_id: c.pending.responseEventId, "repartee.retry_after_ms": 4200 },
   })
   assert.equal(last(refused).status, "failed")
   assert.match(last(refused).problem.text, /in 5 seconds/)
