@@ -100,6 +100,7 @@ def test_it_draws_what_happens(context: BrowserContext, gateway: GatewayThread) 
         (node) => node.getBoundingClientRect().right > innerWidth
             && !node.closest("figure, .sr-only")).map((node) => node.outerHTML.slice(0, 80))"""
     assert page.evaluate(wide) == []
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     assert errors == []
     assert [url for url in foreign if not url.startswith(gateway.url)] == []
 
