@@ -11,8 +11,10 @@ from contextlib import suppress
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.auth import Principal
+from engine.contract import Message, SamplingParams, Tier
 from tests.fakes.engine import FakeEngine
-from tests.gateway.live import LiveGateway, running_gateway, script
+from tests.gateway.live import MODEL, LiveGateway, running_gateway, script
 from tests.spine import until
 
 LONG = script(num_tokens=1000, rate=50)
@@ -99,6 +101,35 @@ async def test_a_caller_who_leaves_before_the_first_event(
     chat.writer.close()
     await gateway.settled()
     assert await gateway.metric("repartee_responses_total", outcome="cancelled") == 1
+
+
+async def test_a_caller_who_leaves_while_a_worker_is_asked(
+    gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(request: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    responses = gateway.gateway.responses
+    monkeypatch.setattr(responses.engine, "submit", never)
+    asking = asyncio.create_task(
+        responses.submit(
+            "chatcmpl-left",
+            api="chat",
+            model=MODEL,
+            messages=(Message("user", "hi"),),
+            sampling=SamplingParams(),
+            principal=Principal("t", Tier.STANDARD),
+        )
+    )
+    await asked.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert await gateway.metric("repartee_responses_total", outcome="cancelled") == 1
+    assert await gateway.metric("repartee_responses_total", outcome="failed") == 0
+    assert await gateway.metric("repartee_responses_running") == 0
 
 
 async def test_met_01_counts_add_up(gateway: LiveGateway) -> None:
