@@ -55,6 +55,8 @@ async def test_a_draft_with_an_event_id_is_told_when_a_worker_has_it(gateway: Li
         taken = await receive(socket)
         assert taken["type"] == "repartee.input_draft.taken"
         assert taken["draft_event_id"] == "d1"
+        # It is in the worker's inbox; the engine gets it from there.
+        await until(lambda: gateway.engine.warmed)
         assert gateway.engine.warmed[-1].draft == "and then"
 
 
