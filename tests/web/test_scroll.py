@@ -48,6 +48,19 @@ def test_a_reader_who_scrolls_up_is_left_alone(chat: ChatPage) -> None:
     assert chat.page.evaluate(DISTANCE) <= 32
 
 
+def test_keys_scroll_up_as_the_wheel_does(chat: ChatPage) -> None:
+    start(chat)
+    chat.page.locator("#scroller").focus()
+    chat.page.keyboard.press("Home")
+    chat.until(lambda: chat.page.evaluate(TOP) == 0)
+    top = chat.page.evaluate(TOP)
+    chat.server.release()
+    expect(chat.answer).to_contain_text("line 299")
+    chat.idle()
+    assert chat.page.evaluate(TOP) == top
+    expect(chat.page.get_by_role("button", name="New text")).to_be_visible()
+
+
 def test_going_back_to_the_foot_follows_again(chat: ChatPage) -> None:
     start(chat)
     chat.page.locator("#scroller").focus()
