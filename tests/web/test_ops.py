@@ -88,7 +88,8 @@ def test_it_draws_what_happens(context: BrowserContext, gateway: GatewayThread) 
     errors: list[str] = []
     context.on("request", lambda sent: foreign.append(sent.url))
     page = opened(context, gateway)
-    page.on("console", lambda message: errors.append(message.text))
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
     body = {"messages": [{"role": "user", "content": "hi"}]}
     headers = {"authorization": f"Bearer {KEY}"}
     answer = httpx.post(f"{gateway.url}v1/chat/completions", json=body, headers=headers, timeout=30)
