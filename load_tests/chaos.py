@@ -31,6 +31,8 @@ from engine.contract import Accepted, Delta, Failed, Finished, TakenOver, event_
 from load_tests.chaos_client import Asked, StubbornClient
 from load_tests.chaos_processes import MODEL, Monkey, Stack
 
+# Tokens at the very end that no text came of: parts of a character that was not finished.
+MAX_TEXTLESS_TOKENS = 3
 TOPICS = ("rivers", "old stones", "seven birds", "tall reeds", "a small boat", "clear mornings")
 
 
@@ -197,8 +199,10 @@ def judge_log(client: redis_module.Redis, request_id: str) -> tuple[list[str], i
     if sum(isinstance(event, Accepted) for event in events) != 1:
         wrong.append("it was not accepted once")
     num_tokens = sum(event.num_tokens for event in events if isinstance(event, Delta))
-    if ends and isinstance(ends[0], Finished) and ends[0].usage.completion_tokens != num_tokens:
-        wrong.append(f"{ends[0].usage.completion_tokens} tokens charged, {num_tokens} shown")
+    if ends and isinstance(ends[0], Finished):
+        charged = ends[0].usage.completion_tokens
+        if not 0 <= charged - num_tokens <= MAX_TEXTLESS_TOKENS:
+            wrong.append(f"{charged} tokens charged, {num_tokens} shown")
     return wrong, sum(isinstance(event, TakenOver) for event in events)
 
 

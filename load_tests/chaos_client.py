@@ -139,7 +139,8 @@ class StubbornClient:
                 "repartee.answers": self._item_id,
                 "response": {
                     "max_output_tokens": self.asked.max_tokens,
-                    "repartee": {"seed": self.asked.seed},
+                    # To its length, so that something can fall in its midst.
+                    "repartee": {"seed": self.asked.seed, "ignore_eos": True},
                 },
             }
         )

@@ -3,12 +3,14 @@
     python -m tools.write_screenshots
 
 Starts `repartee serve` with its own data folder, holds three short conversations at temperature
-0, and takes each picture at desktop and phone width, in light and dark.
+0, and takes each picture at desktop and phone width, in light and dark; then the operator's page
+beside six people who chat.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ MODEL = ROOT / ".data" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 ANSWER_TIMEOUT_MS = 180_000
+OPS_S = 45
 QUESTIONS = (
     "Name three rivers in Europe.",
     "Why is the sky blue? Answer in two sentences.",
@@ -102,6 +105,29 @@ def hold_chats(context: BrowserContext, url: str) -> str:
     return address
 
 
+def take_ops(browser: Browser, url: str) -> None:
+    """The operator's page, once its plots have some of the people's load."""
+    locust = [sys.executable, "-m", "locust", "-f", "load_tests/locustfile.py", "--headless"]
+    with subprocess.Popen(
+        [*locust, "-u", "6", "-r", "6", "--host", url], cwd=ROOT, stderr=subprocess.DEVNULL
+    ) as people:
+        contexts = [
+            browser.new_context(
+                viewport={"width": SIZES["desktop"][0], "height": 1000}, color_scheme=scheme
+            )
+            for scheme in SCHEMES
+        ]
+        pages = [context.new_page() for context in contexts]
+        for page in pages:
+            page.goto(f"{url}ops/")
+        pages[0].wait_for_timeout(OPS_S * 1000)
+        for page, scheme in zip(pages, SCHEMES, strict=True):
+            page.bring_to_front()
+            page.wait_for_timeout(2000)
+            _write(page, f"ops-desktop-{scheme}")
+        people.terminate()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -122,6 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for size in SIZES:
                 for scheme in SCHEMES:
                     take(browser, address, size, scheme)
+            take_ops(browser, f"http://{server.host}:{server.port}/")
             browser.close()
     return 0
 
