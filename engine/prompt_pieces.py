@@ -11,7 +11,7 @@ def prompt_pieces(seqs: list[Sequence], budget: int, block_size: int) -> list[Wo
 
     Higher tiers first; within one, the shortest remainder first, so that a long
     prompt doesn't hold up short ones, but the longest-waiting prompt always gets a
-    quarter. Pieces of a block or more end on block boundaries.
+    quarter. Pieces end on block boundaries.
 
     Args:
         seqs: Running, with more than one token to compute; their blocks are reserved.
@@ -20,10 +20,10 @@ def prompt_pieces(seqs: list[Sequence], budget: int, block_size: int) -> list[Wo
     """
     if not seqs:
         return []
+    budget = max(budget, block_size)
     order = sorted(seqs, key=lambda seq: (seq.rank, seq.num_uncomputed, seq.id))
     oldest = min(seqs, key=lambda seq: (seq.rank, seq.id))
-    share = min(budget, max(budget // 4, block_size))
-    sizes = {oldest.id: _size(oldest, share, block_size)}
+    sizes = {oldest.id: _size(oldest, max(budget // 4, block_size), block_size)}
     budget -= sizes[oldest.id]
     for seq in order:
         if budget <= 0:
@@ -45,12 +45,8 @@ def prompt_pieces(seqs: list[Sequence], budget: int, block_size: int) -> list[Wo
 
 
 def _size(seq: Sequence, limit: int, block_size: int) -> int:
-    """Tokens of `seq` to compute, at most `limit`: all that is left, or whole blocks.
-
-    Less than a block is taken as it is: far into a long prompt, where each token attends to
-    thousands, a block of them takes longer than a step may.
-    """
-    if seq.num_uncomputed <= limit or limit < block_size:
-        return min(seq.num_uncomputed, limit)
+    """Tokens of `seq` to compute, at most `limit`: all that is left, or whole blocks."""
+    if seq.num_uncomputed <= limit:
+        return seq.num_uncomputed
     end = (seq.num_computed + limit) // block_size * block_size
     return max(end - seq.num_computed, 0)

@@ -16,7 +16,7 @@ from engine.step_costs import StepCosts
 # Below 2, with room for noise: running chats see their gaps at most doubled.
 STRETCH = 1.9
 # Pieces are never smaller, so that a prompt gets on whatever was measured.
-MIN_PIECE_TOKENS = 4
+MIN_PIECE_TOKENS = 16
 # Tried while nothing comparable is known.
 _FIRST_PIECE_TOKENS = 64
 # Steps with a piece before one goes without, to measure the decodes alone; sooner

@@ -65,7 +65,7 @@ def test_a_long_context_shrinks_the_pieces() -> None:
     # Attention costs as much as all else at 3000 tokens, as on a small machine.
     costs = {"base_ms": 12.0, "token_ms": 1.5, "context_ms": 0.5}
     bench = Bench(num_blocks=2048, window=8192, block_size=16, runner=costs)
-    bench.add("chat", "hi", max_tokens=3000)
+    bench.add("chat", "hi", max_tokens=1000)
     for _ in range(20):
         bench.engine.step()
     bench.add("long", "x" * 7000, max_tokens=1)
@@ -74,11 +74,11 @@ def test_a_long_context_shrinks_the_pieces() -> None:
         before = bench.clock.now
         bench.engine.step()
         gaps.append((bench.clock.now - before) * 1000)
-    assert "chat" in bench.engine.sequences
-    # Alone the chat's steps take 13.5 ms; the last pieces are of the smallest size, at 5 ms
-    # a token.
     late = sorted(gaps)[int(len(gaps) * 0.98)]
-    assert late <= 36
+    assert late <= 1.25 * bench.config.target_step_ms
+    # Now and then a larger piece is tried again.
+    assert max(gaps[2:]) <= 2 * bench.config.target_step_ms
+    assert sum(gaps) / len(gaps) >= 0.7 * bench.config.target_step_ms
 
 
 def test_slow_steps_do_not_shrink_pieces_to_nothing() -> None:
