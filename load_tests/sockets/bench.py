@@ -71,18 +71,21 @@ class Result:
 class Stream:
     """One socket's answer: counted, timed, awaited."""
 
-    __slots__ = ("_target", "client", "done", "latencies", "num_deltas")
+    __slots__ = ("_target", "client", "done", "greeted", "latencies", "num_deltas")
 
     def __init__(self, target: Target, latencies: list[float]) -> None:
         self._target = target
         self.latencies = latencies
         self.num_deltas = 0
         self.done = asyncio.get_running_loop().create_future()
+        self.greeted = asyncio.get_running_loop().create_future()
         self.client: SocketClient
 
     def on_text(self, data: bytes) -> None:
         """Take one message in."""
-        if self._target.is_delta(data):
+        if not self.greeted.done():
+            self._greet(data)
+        elif self._target.is_delta(data):
             self.num_deltas += 1
             stamps = _STAMP.findall(data)
             self.latencies.append((time.monotonic_ns() - int(stamps[-1])) / 1e6)
@@ -90,6 +93,12 @@ class Stream:
             self.done.set_result(None)
         elif b'"error"' in data[:20]:
             self.done.set_exception(RuntimeError(data[:300].decode()))
+
+    def _greet(self, data: bytes) -> None:
+        if b'"error"' in data[:20]:
+            self.greeted.set_exception(RuntimeError(data[:300].decode()))
+        else:
+            self.greeted.set_result(None)
 
 
 async def open_sockets(target: Target, number: int) -> list[Stream]:
@@ -101,6 +110,7 @@ async def open_sockets(target: Target, number: int) -> list[Stream]:
         stream = Stream(target, latencies)
         async with limit:
             stream.client = await connect("127.0.0.1", target.port, target.target, stream.on_text)
+            await stream.greeted
         for text in target.hello:
             stream.client.send_text(text)
         return stream
@@ -120,6 +130,8 @@ async def measure_idle(target: Target, number: int, result: Result) -> list[Stre
     await asyncio.sleep(SETTLE_S)
     used_s = cpu_s(target.server_pid) - cpu
     result.idle_cpu_percent = 100 * used_s / (time.monotonic() - started)
+    if closed := sum(stream.client.closed.done() for stream in streams):
+        raise RuntimeError(f"{closed} of {number} idle sockets were closed")
     return streams
 
 
