@@ -206,8 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dead", type=int, default=50, help="readers that never read")
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--rate", type=float, default=20.0, help="tokens a second of each")
-    parser.add_argument("--words", type=int, default=3000, help="length of a bad reader's answer")
-    parser.add_argument("--words-rate", type=float, default=100.0, help="its tokens a second")
+    parser.add_argument("--words", type=int, default=800, help="length of a bad reader's answer")
+    parser.add_argument("--words-rate", type=float, default=25.0, help="its tokens a second")
     report = asyncio.run(run(parser.parse_args(argv)))
     sys.stdout.write(report)
     return 1 if "WRONG" in report else 0

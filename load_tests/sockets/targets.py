@@ -21,6 +21,8 @@ from tests.redis_server import RedisServer
 MODEL = "repartee-fake"
 START_TIMEOUT_S = 60.0
 MAX_RUNNING = 20_000
+# A question that spells its answer out is long, and the answer is to end by itself.
+CONTEXT_WINDOW = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ def repartee() -> Iterator[Target]:
             MODEL,
             "--max-running",
             str(MAX_RUNNING),
+            "--context-window",
+            str(CONTEXT_WINDOW),
         )
         gateway = _start("app.cli", "gateway", "--port", str(port), REPARTEE_REDIS_URL=redis.url)
         try:
