@@ -98,7 +98,7 @@ export class Chat {
 	}
 
 	/**
-	 * What the person is typing, so that the server can begin with it. A hint: nothing waits for it.
+	 * What is being typed, for the server to begin with. A hint: nothing waits for it.
 	 */
 	draft(text) {
 		if (this.#stage !== "ready" || this.isBusy) return

@@ -12,7 +12,7 @@ const SURELY_SHORT = MAX_EVENT_BYTES / 8
 // A pause in typing that sends the draft.
 const DRAFT_PAUSE_MS = 150
 
-// A browser lays out a long text in a box of automatic direction in time that grows with its square.
+// Layout of a long text in a box of automatic direction takes quadratic time.
 const LONG_TEXT = 20_000
 
 export class Composer {

@@ -11,7 +11,7 @@ const OPEN_TIMEOUT_MS = 10_000
 const QUIET_MS = 15_000
 const ANSWER_WITHIN_MS = 10_000
 
-/** Codes after which a new try would end the same way: done, refused, or the application's own. */
+/** Codes after which a new try would end the same way. */
 export function isFinal(code) {
 	return code === 1000 || code === 1008 || (code >= 4000 && code <= 4999)
 }
@@ -109,7 +109,7 @@ export class Connection {
 			this.#lose("the server sent something that is not JSON")
 			return
 		}
-		// A refused session also opens; only a real event proves that the server takes us.
+		// A refused session opens too; only an event proves that we are taken.
 		if (event.type !== "error") this.#tries = 0
 		this.#options.onEvent(event)
 	}

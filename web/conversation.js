@@ -51,7 +51,7 @@ export function askInstead(conversation, key, text) {
 	return ask({ ...conversation, messages }, text, itemIds(conversation.messages.slice(index)))
 }
 
-/** Ask for the last answer again without the older half of what was said, in whole turns. */
+/** Ask for the last answer again without the older half of the turns. */
 export function askWithoutOldest(conversation) {
 	const { messages } = conversation
 	const turns = messages.flatMap(({ role }, i) => (role === "user" && i > 0 ? [i] : []))
@@ -190,7 +190,7 @@ function storeItem(conversation, item) {
 	return { ...conversation, messages, pending }
 }
 
-/** Nothing is left after this item, but the turn that takes the place of what was. */
+/** Nothing is left after this item but the turn in its place. */
 function cutAfter(conversation, itemId) {
 	const { messages, pending } = conversation
 	const last = messages.findIndex((entry) => entry.itemId === itemId)
@@ -257,7 +257,7 @@ function outcome(response) {
 }
 
 /**
- * An `error` event ends the turn it names. One that names nothing of ours is the conversation's.
+ * An `error` event ends the turn it names, or else is the conversation's.
  */
 function applyError(conversation, error) {
 	if (isQuiet(error)) return conversation
@@ -267,7 +267,7 @@ function applyError(conversation, error) {
 	if (pending && (id === pending.itemEventId || id === pending.responseEventId)) {
 		return endAnswer(conversation, "failed", problem)
 	}
-	// The create that went out with a refused item fails after it; its answer has ended already.
+	// The create sent with a refused item fails after it; its answer has ended.
 	if (conversation.messages.some((entry) => entry.key === id)) return conversation
 	return { ...conversation, problem }
 }
@@ -288,7 +288,7 @@ function openSession(conversation, event) {
 	return receiveItems(next, event)
 }
 
-/** A page of stored items; with the last one they take the place of what was shown. */
+/** A page of stored items; the last one shows them. */
 function receiveItems(conversation, event) {
 	const removes = conversation.pending?.removes ?? []
 	const items = [...(conversation.arriving ?? []), ...(event["repartee.items"] ?? [])].filter(
@@ -323,7 +323,7 @@ function incompleteItem(item, known) {
 	return { status: "cut", problem }
 }
 
-/** What the server's items do not show: a running answer, an unsent turn, why an answer failed. */
+/** What items do not show: a running answer, an unsent turn, a failure. */
 function keepLocal(next, before) {
 	const { pending } = before
 	const running = activeAnswer(before)

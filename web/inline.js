@@ -36,7 +36,7 @@ const TOKEN = new RegExp(
 	"g",
 )
 
-// Finished texts and their nodes: those of a list or table are asked for again with each frame.
+// Finished texts and their nodes: lists and tables ask again each frame.
 const known = new Map()
 const MAX_KNOWN = 2000
 
@@ -148,7 +148,7 @@ function count(text, character) {
  * The address if it may be followed: http, https or mailto, and nothing that hides its scheme.
  */
 export function safeAddress(address) {
-	// Browsers drop control characters and blanks in an address before they read its scheme.
+	// Browsers drop control characters and blanks before they read a scheme.
 	return SAFE_SCHEME.test(address) && !/[\u0000-\u0020\u007f]/.test(address) ? address : null
 }
 

@@ -57,7 +57,7 @@ export class MarkdownView {
 	}
 }
 
-/** Long code in pieces of some lines, so that a browser lays out anew only the last of them. */
+/** Long code in pieces: a browser lays out only the last anew. */
 function inPieces({ children, ...node }) {
 	const pieces = [[]]
 	let lines = 0

@@ -9,21 +9,28 @@ export class Follower {
 	#scroller
 	#button
 	#following = true
+	/** The reader pulls upwards; growth must not win. */
+	#leaving = false
 	#lastTop = 0
-	/** Where the foot was when the reader last set out; a smooth scroll ends there, not at today's. */
+	/** The foot when the reader last set out, where a smooth scroll ends. */
 	#aimedAt = Infinity
 
 	/** @param {HTMLElement} button  Shown while there is text below that the reader has not seen. */
 	constructor(scroller, button) {
 		this.#scroller = scroller
 		this.#button = button
-		scroller.addEventListener("scroll", () => this.#onScroll(), { passive: true })
-		for (const gesture of ["wheel", "keydown", "touchmove", "pointerdown"]) {
-			scroller.addEventListener(gesture, () => (this.#aimedAt = scroller.scrollHeight), {
-				passive: true,
-			})
-		}
-		// The window, the composer or a late font may change the height as well.
+		const on = (kind, act) => scroller.addEventListener(kind, act, { passive: true })
+		on("scroll", () => this.#onScroll())
+		for (const gesture of ["wheel", "keydown", "touchmove", "pointerdown"])
+			on(gesture, () => (this.#aimedAt = scroller.scrollHeight))
+		let touched = 0
+		on("wheel", ({ deltaY }) => (this.#leaving ||= deltaY < 0))
+		on("touchmove", ({ touches: [{ clientY }] }) => {
+			this.#leaving ||= touched > 0 && clientY > touched
+			touched = clientY
+		})
+		on("touchend", () => (touched = 0))
+		// The window, the composer or a late font may change the height too.
 		new ResizeObserver(() => this.grown()).observe(scroller)
 		button.addEventListener("click", () => this.toFoot())
 	}
@@ -48,8 +55,10 @@ export class Follower {
 	#onScroll() {
 		const { scrollTop, clientHeight } = this.#scroller
 		// Only a move upwards is the reader's wish: growth moves the foot away, not the reader.
-		if (scrollTop < this.#lastTop) this.#following = this.#distance() <= NEAR_FOOT_PX
+		if (scrollTop < this.#lastTop)
+			this.#following = this.#distance() <= (this.#leaving ? 1 : NEAR_FOOT_PX)
 		else if (scrollTop + clientHeight >= this.#foot() - NEAR_FOOT_PX) this.#following = true
+		this.#leaving &&= !this.#following
 		this.#lastTop = scrollTop
 		if (!this.#following) return
 		this.#button.hidden = true

@@ -289,7 +289,7 @@ export class View {
 	}
 }
 
-/** What the banner says of the line, as a function of the time; null when all is well. */
+/** What the banner says of the line now; null when all is well. */
 function connectionLine({ phase, retryAt, reason }, needsKey) {
 	if (needsKey) return null
 	if (phase === "closed")

@@ -48,6 +48,24 @@ def test_a_reader_who_scrolls_up_is_left_alone(chat: ChatPage) -> None:
     assert chat.page.evaluate(DISTANCE) <= 32
 
 
+def test_a_slow_pull_upwards_is_never_undone(chat: ChatPage) -> None:
+    start(chat, held_at=60)
+    chat.page.mouse.move(600, 300)
+    # Less at a time than still counts as the foot, as fingers and touchpads do it.
+    for _ in range(3):
+        chat.page.mouse.wheel(0, -6)
+        chat.page.wait_for_timeout(40)
+    chat.until(lambda: 0 < chat.page.evaluate(DISTANCE) <= 32)
+    top = chat.page.evaluate(TOP)
+    chat.server.release()
+    expect(chat.answer).to_contain_text("line 299")
+    chat.idle()
+    assert chat.page.evaluate(TOP) == top
+    chat.page.mouse.wheel(0, 100_000)
+    chat.until(lambda: chat.page.evaluate(DISTANCE) <= 32)
+    expect(chat.page.get_by_role("button", name="New text")).to_be_hidden()
+
+
 def test_keys_scroll_up_as_the_wheel_does(chat: ChatPage) -> None:
     start(chat)
     chat.page.locator("#scroller").focus()
