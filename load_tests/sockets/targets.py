@@ -11,9 +11,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from load_tests.processes import ROOT, ServerFailedError, free_port
 from tests.redis_server import RedisServer
@@ -98,46 +99,40 @@ def repartee() -> Iterator[Target]:
             redis.stop()
 
 
-@contextmanager
-def starlette() -> Iterator[Target]:
+def starlette() -> AbstractContextManager[Target]:
     """starlette on uvicorn, with nothing behind it."""
-    port = free_port()
-    server = _start("load_tests.sockets.plain_servers", "starlette", "--port", str(port))
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/", any_status=True)
-        yield Target(
-            name="starlette + uvicorn, bare",
-            port=port,
-            target="/socket",
-            server_pid=server.pid,
-            question=lambda tokens, rate: json.dumps({"num_tokens": tokens, "rate": rate}),
-            is_delta=lambda data: b"output_text.delta" in data[:60],
-            is_done=lambda data: b"response.done" in data[:60],
-        )
-    finally:
-        server.kill()
-        server.wait()
+    return _plain(
+        "starlette",
+        name="starlette + uvicorn, bare",
+        target="/socket",
+        question=lambda tokens, rate: json.dumps({"num_tokens": tokens, "rate": rate}),
+        is_delta=lambda data: b"output_text.delta" in data[:60],
+        is_done=lambda data: b"response.done" in data[:60],
+    )
+
+
+def socketio() -> AbstractContextManager[Target]:
+    """python-socketio on uvicorn, over its WebSocket transport."""
+    return _plain(
+        "socketio",
+        name="python-socketio",
+        target="/socket.io/?EIO=4&transport=websocket",
+        question=lambda tokens, rate: (
+            "42" + json.dumps(["ask", {"num_tokens": tokens, "rate": rate}])
+        ),
+        is_delta=lambda data: data.startswith(b'42["delta"'),
+        is_done=lambda data: data.startswith(b'42["done"'),
+        hello=("40",),
+    )
 
 
 @contextmanager
-def socketio() -> Iterator[Target]:
-    """python-socketio on uvicorn, over its WebSocket transport."""
+def _plain(kind: str, **fields: Any) -> Iterator[Target]:
     port = free_port()
-    server = _start("load_tests.sockets.plain_servers", "socketio", "--port", str(port))
+    server = _start("load_tests.sockets.plain_servers", kind, "--port", str(port))
     try:
         _wait_for(f"http://127.0.0.1:{port}/", any_status=True)
-        yield Target(
-            name="python-socketio",
-            port=port,
-            target="/socket.io/?EIO=4&transport=websocket",
-            server_pid=server.pid,
-            question=lambda tokens, rate: (
-                "42" + json.dumps(["ask", {"num_tokens": tokens, "rate": rate}])
-            ),
-            is_delta=lambda data: data.startswith(b'42["delta"'),
-            is_done=lambda data: data.startswith(b'42["done"'),
-            hello=("40",),
-        )
+        yield Target(port=port, server_pid=server.pid, **fields)
     finally:
         server.kill()
         server.wait()
