@@ -161,6 +161,10 @@ class EngineClient:
         age_s = self._directory.poll_age_s
         return age_s is not None and age_s <= FRESH_POLL_S and not self._directory.refusal
 
+    def status(self, worker_id: str) -> Status:
+        """What a worker is good for now."""
+        return self._directory.status(worker_id)
+
     def health(self) -> dict[str, Any]:
         """Why `ready` says what it says, for `/readyz`."""
         age_s = self._directory.poll_age_s
@@ -174,7 +178,7 @@ class EngineClient:
                 {
                     "id": state.worker_id,
                     "model": state.card.id,
-                    "status": self._directory.status(state.worker_id).value,
+                    "status": self.status(state.worker_id).value,
                     "running": state.num_running,
                     "waiting": state.num_waiting,
                 }

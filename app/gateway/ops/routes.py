@@ -32,8 +32,8 @@ class OpsRoutes:
     async def state(self, request: Request) -> Response:
         """Every gateway and every worker, now."""
         self._access.check(request.headers.getlist("authorization"))
-        statuses = {worker["id"]: worker["status"] for worker in self._engine.health()["workers"]}
-        workers = [_worker(state, statuses) for state in self._engine.workers()]
+        engine = self._engine
+        workers = [_worker(state, engine.status(state.worker_id)) for state in engine.workers()]
         return _json({"now": time.time(), "gateways": await self._board.read(), "workers": workers})
 
     async def drain(self, request: Request) -> Response:
@@ -44,12 +44,12 @@ class OpsRoutes:
         return _json({"id": worker_id, "status": "draining"})
 
 
-def _worker(state: WorkerState, statuses: dict[str, str]) -> dict[str, Any]:
+def _worker(state: WorkerState, status: str) -> dict[str, Any]:
     now = time.time()
     return {
         "id": state.worker_id,
         "model": state.card.id,
-        "status": statuses.get(state.worker_id, "dead"),
+        "status": status,
         "running": state.num_running,
         "waiting": state.num_waiting,
         "used_blocks": state.used_blocks,
