@@ -79,7 +79,7 @@ class Bench:
         runner.warm_up(batches, [length for length in prompts if length <= 1024])
         torch.cuda.synchronize()
         self.ready_s = time.perf_counter() - started
-        self._engine = Engine(
+        self.engine = Engine(
             engine_config, card=card, runner=runner, vocabulary=Ids(), encode_chat=self._encode
         )
         self._count = 0
@@ -108,7 +108,7 @@ class Bench:
         for _ in range(batch):
             self._count += 1
             prepared.append(
-                self._engine.prepare(
+                self.engine.prepare(
                     GenerateRequest(
                         request_id=f"r{self._count}", model=self._shape,
                         messages=(Message("user", f"{self._count}:{prompt}"),),
@@ -123,11 +123,11 @@ class Bench:
         torch.cuda.synchronize()
         started = time.perf_counter()
         for item in prepared:
-            self._engine.add(item)
+            self.engine.add(item)
         first: dict[str, float] = {}
         finished = 0
-        while self._engine.has_work():
-            events = self._engine.step()
+        while self.engine.has_work():
+            events = self.engine.step()
             now = time.perf_counter() - started
             for event in events:
                 if isinstance(event, Delta):
@@ -147,7 +147,7 @@ class Bench:
             _, short = self.seconds(batch, 512, 1)
             _, long = self.seconds(batch, 512, NEW_TOKENS)
             rates.append(batch * (NEW_TOKENS - 1) / (long - short))
-        totals = self._engine.totals
+        totals = self.engine.totals
         return {
             "batch": batch,
             # Where the host's time went since the start, seconds.
@@ -169,7 +169,7 @@ class Bench:
         times, runs = [], []
         for _ in range(repeats):
             times.append(self.seconds(1, prompt, 1)[0] * 1000)
-            runs.append(self._engine.totals.last_step.forward_s * 1000)
+            runs.append(self.engine.totals.last_step.forward_s * 1000)
         return {
             "last_step_ms": round(statistics.median(runs), 2),
             "prompt": prompt,
