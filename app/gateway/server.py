@@ -29,6 +29,7 @@ from app.auth import (
 from app.gateway.chat import ChatRoute
 from app.gateway.config import GatewayConfig
 from app.gateway.edge import Edge
+from app.gateway.garbage import GarbageSchedule
 from app.gateway.gate import Gate, raise_file_limit
 from app.gateway.grants import GrantRoutes
 from app.gateway.health import HealthRoutes
@@ -279,13 +280,18 @@ def run(settings: GatewaySettings, listener: socket.socket) -> int:
 
 async def serve(config: GatewayConfig, listener: socket.socket) -> None:
     """Serve until a signal; see `run`."""
-    server = GatewayServer(create_gateway(config))
+    gateway = create_gateway(config)
+    server = GatewayServer(gateway)
+    garbage = GarbageSchedule(lambda: gateway.responses.num_running == 0)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
+    collecting = asyncio.create_task(garbage.run(), name="garbage-schedule")
     try:
         await server.serve_on(listener)
     finally:
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 
