@@ -78,6 +78,7 @@ class WorkerDirectory:
         self._probe = keys.probe(gateway_id)
         self._on_dead = on_dead
         self._clock = clock
+        self._polling = asyncio.Lock()
         self._entries: dict[str, _Entry] = {}
         self._polled_at: float | None = None
         self._sighted_at = clock()
@@ -138,11 +139,15 @@ class WorkerDirectory:
             await asyncio.sleep(keys.WORKER_BEAT_S)
 
     async def poll(self) -> None:
-        """Read every worker's state once, and judge.
+        """Read every worker's state once, as it is no sooner than now, and judge.
 
         Raises:
             RedisError: nothing was read, nobody judged.
         """
+        async with self._polling:
+            await self._poll()
+
+    async def _poll(self) -> None:
         started = self._clock()
         listed: Any = await self._redis.zrange(keys.WORKERS, 0, -1)
         names = sorted({*(name.decode() for name in listed), *self._entries})

@@ -102,6 +102,9 @@ class Takeovers:
             for worker_id, request_ids in zip(gone, await self._leases.owned(gone), strict=True)
             for request_id in request_ids
         }
+        if keys.NOBODY in orphans.values():
+            # Whoever gave it away said before that it drains; what was heard may be older.
+            await self._directory.poll()
         mine = {rid: worker_id for rid, worker_id in listened if self.is_gone(worker_id)}
         orphans = {**mine, **orphans}
         # In another order at each gateway, so that they share the work.

@@ -35,6 +35,9 @@ class Heartbeat:
         on_beat: Callable[[], None],
     ) -> None:
         self._line = line
+        # One command at a time on the line, and no beat after the goodbye.
+        self._lock = asyncio.Lock()
+        self._has_left = False
         self._worker_id = worker_id
         self._state = state
         self._on_beat = on_beat
@@ -56,24 +59,27 @@ class Heartbeat:
             await asyncio.sleep(keys.WORKER_BEAT_S)
 
     async def beat(self) -> None:
-        """One beat.
+        """One beat, besides those of `run`; none once this worker has left.
 
         Raises:
             RedisDownError: it may not have been written.
         """
-        now = time.time()
-        replies = await self._line.execute(
-            [
-                (
-                    *("SET", keys.worker(self._worker_id)),
-                    *(orjson.dumps(self._state().to_wire()), "EX", keys.WORKER_TTL_S),
-                ),
-                ("ZADD", keys.WORKERS, str(now), self._worker_id),
-                ("ZREMRANGEBYSCORE", keys.WORKERS, "-inf", str(now - keys.WORKERS_TTL_S)),
-                ("EXPIRE", keys.WORKERS, keys.WORKERS_TTL_S),
-            ],
-            timeout_s=keys.WORKER_TTL_S,
-        )
+        async with self._lock:
+            if self._has_left:
+                return
+            now = time.time()
+            replies = await self._line.execute(
+                [
+                    (
+                        *("SET", keys.worker(self._worker_id)),
+                        *(orjson.dumps(self._state().to_wire()), "EX", keys.WORKER_TTL_S),
+                    ),
+                    ("ZADD", keys.WORKERS, str(now), self._worker_id),
+                    ("ZREMRANGEBYSCORE", keys.WORKERS, "-inf", str(now - keys.WORKERS_TTL_S)),
+                    ("EXPIRE", keys.WORKERS, keys.WORKERS_TTL_S),
+                ],
+                timeout_s=keys.WORKER_TTL_S,
+            )
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise RedisDownError(f"Redis refused a heartbeat: {reply}")
@@ -85,11 +91,13 @@ class Heartbeat:
             RedisDownError: it may still be on record, until its key expires.
         """
         gone = ("SET", keys.worker(self._worker_id), keys.WORKER_GONE, "EX", keys.WORKER_GONE_TTL_S)
-        await self._line.execute(
-            [
-                gone,
-                ("DEL", keys.inbox(self._worker_id)),
-                ("ZREM", keys.WORKERS, self._worker_id),
-            ],
-            timeout_s=2.0,
-        )
+        async with self._lock:
+            self._has_left = True
+            await self._line.execute(
+                [
+                    gone,
+                    ("DEL", keys.inbox(self._worker_id)),
+                    ("ZREM", keys.WORKERS, self._worker_id),
+                ],
+                timeout_s=2.0,
+            )

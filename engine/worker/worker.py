@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 # Two, so that one huge prompt doesn't hold up everybody else's.
 PREPARE_THREADS = 2
 
+# How long the word that this worker drains may take to reach Redis.
+ANNOUNCE_S = 1.0
 # How long the last events may take to reach Redis once nothing runs any more.
 SETTLE_S = 3.0
 THREAD_STOP_S = 2.0
@@ -192,6 +194,7 @@ class Worker:
         self._draining = True
         logger.info("draining: %d responses live", self._publisher.num_live)
         started_at = time.monotonic()
+        await self._announce_drain()
         while self._publisher.num_live and not self._engine_died:
             if time.monotonic() - started_at >= self._grace_s:
                 break
@@ -201,12 +204,17 @@ class Worker:
             async with asyncio.timeout(SETTLE_S):
                 await self._publisher.wait_settled()
                 await self._hand_over(self._publisher.live_ids())
-            # The heartbeat's own line may be in use; the registry is left on another.
-            await Heartbeat(
-                self._lines[0], self.worker_id, state=self.state, on_beat=lambda: None
-            ).leave()
+            await self._heartbeat.leave()
         except (TimeoutError, RedisDownError) as error:
             logger.warning("leaving without a goodbye: %s", error or "Redis took too long")
+
+    async def _announce_drain(self) -> None:
+        """Say so before anything is handed over: it must not come back."""
+        try:
+            async with asyncio.timeout(ANNOUNCE_S):
+                await self._heartbeat.beat()
+        except (TimeoutError, RedisDownError) as error:
+            logger.warning("draining without a word: %s", error or "Redis took too long")
 
     async def _hand_over(self, request_ids: Iterable[str]) -> None:
         """Let other workers go on with these.

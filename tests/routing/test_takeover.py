@@ -224,6 +224,36 @@ async def test_what_reaches_a_draining_worker_is_passed_on(redis_url: str) -> No
             assert isinstance((await collect(busy))[-1], Finished)
 
 
+@pytest.mark.parametrize("grace_s", [0.0, 60.0], ids=["leaves at once", "stays"])
+async def test_what_a_worker_gives_away_is_not_given_back_to_it(
+    redis_url: str,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    grace_s: float,
+) -> None:
+    """A gateway has heard nothing of its leaving yet, and likes it for what it holds."""
+    async with running_client(redis_url) as client:
+        leaving = Worker(FakeEngine(rate=50), redis_url, grace_s=grace_s, worker_id="w1")
+        task = asyncio.create_task(leaving.run())
+        await until(client.ready)
+        stream = await client.submit(make_request(script(text=TEXT), conversation_id="c"))
+        head = await read_some(stream, 3)
+        async with running_worker(redis_url, FakeEngine(rate=3000), worker_id="w2"):
+            await until(lambda: len(client.workers()) == 2)
+            # Nobody beats or asks by itself from here on.
+            monkeypatch.setattr(keys, "WORKER_BEAT_S", 60.0)
+            leaving.stop()
+            if grace_s:
+                stream = await client.submit(make_request(script(text=TEXT), conversation_id="c"))
+                head = []
+            assert_answer(head + await collect(stream, 5))
+            with redis_server.client() as outside:
+                events = log_of(outside, stream.request_id)
+            assert sum(isinstance(event, TakenOver) for event in events) == 1
+            leaving.stop()
+            await task
+
+
 async def test_with_no_worker_left_it_waits_until_its_deadline(
     redis_url: str, redis_server: RedisServer
 ) -> None:
