@@ -2,12 +2,12 @@
 
 python -m load_tests.chaos --answers 1000 --seed 1
 
-Each question is asked twice, with the same seed: undisturbed, then under fire. Clients
-reconnect and resume. In the end every text must be that of the undisturbed answer, in
-the client's hands and in the conversation; every response's log must hold its events
-once, in order, with one terminal event; every client must have been told of one end.
-The run's own seed is printed: what falls, when and how long follows from it, but for
-the machine's speed.
+Each question is asked twice, with the same seed: undisturbed, then under fire; half of
+the answers are greedy. Clients reconnect and resume. In the end every text must be that
+of the undisturbed answer, in the client's hands and in the conversation; every response's
+log must hold its events once, in order, with one terminal event; every client must have
+been told of one end. The run's own seed is printed: what falls, when and how long follows
+from it, but for the machine's speed.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def fake_worker(rate: float) -> list[str]:
     return [*command, "--rate", str(rate), "--grace", "0.5"]
 
 
-def real_worker(model: Path) -> list[str]:
-    """A worker with a model."""
-    return [sys.executable, "-m", "engine.worker", "--model", str(model), "--grace", "0.5"]
+def real_worker(model: Path, threads: int = 0) -> list[str]:
+    """A worker with a model, on so many threads; 0 for one a core."""
+    command = [sys.executable, "-m", "engine.worker", "--model", str(model)]
+    return [*command, "--threads", str(threads), "--grace", "0.5"]
 
 
 def questions(number: int, rng: random.Random, max_tokens: int, is_fake: bool) -> list[Asked]:
@@ -79,7 +80,8 @@ def questions(number: int, rng: random.Random, max_tokens: int, is_fake: bool) -
         if is_fake:
             prompt = "!json " + json.dumps({"num_tokens": length})
         limit = rng.choice((length // 2, max_tokens)) if is_fake else length
-        asked.append(Asked(prompt, rng.randrange(1 << 32), max(limit, 1)))
+        temperature = rng.choice((0.0, 1.0))
+        asked.append(Asked(prompt, rng.randrange(1 << 32), max(limit, 1), temperature))
     return asked
 
 
@@ -117,7 +119,8 @@ async def run(
     rng = random.Random(seed)
     result = Result(seed, answers)
     expected = questions(answers, rng, max_tokens, is_fake)
-    asked = [Asked(one.prompt, one.seed, one.max_tokens) for one in expected]
+    asked = [Asked(one.prompt, one.seed, one.max_tokens, one.temperature) for one in expected]
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     stack = Stack(folder, num_gateways, num_workers, worker_command)
     try:
         await stack.start()
@@ -231,11 +234,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=40.0, help="tokens a second of each answer")
     parser.add_argument("--max-tokens", type=int, default=300)
     parser.add_argument("--model", type=Path, help="a real model in place of the fake engine")
+    parser.add_argument("--threads", type=int, default=0, help="of each worker with a real model")
     parser.add_argument("--keep", type=Path, help="folder for the logs; a new one by default")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.info("seed %d", options.seed)
-    command = real_worker(options.model) if options.model else fake_worker(options.rate)
+    command = fake_worker(options.rate)
+    if options.model is not None:
+        command = real_worker(options.model, options.threads)
     with tempfile.TemporaryDirectory(prefix="rp-chaos-") as folder:
         result = asyncio.run(
             run(

@@ -27,6 +27,7 @@ class Asked:
         prompt: What is said.
         seed: Of the answer.
         max_tokens: Its length at most.
+        temperature: 0 for a greedy answer.
         text: The answer as the client put it together.
         stored: The answer as the conversation keeps it.
         response_ids: Responses that it heard of; one, if all is well.
@@ -39,6 +40,7 @@ class Asked:
     prompt: str
     seed: int
     max_tokens: int
+    temperature: float = 1.0
     text: str = ""
     stored: str | None = None
     response_ids: list[str] = field(default_factory=list)
@@ -140,7 +142,11 @@ class StubbornClient:
                 "response": {
                     "max_output_tokens": self.asked.max_tokens,
                     # To its length, so that something can fall in its midst.
-                    "repartee": {"seed": self.asked.seed, "ignore_eos": True},
+                    "repartee": {
+                        "seed": self.asked.seed,
+                        "temperature": self.asked.temperature,
+                        "ignore_eos": True,
+                    },
                 },
             }
         )
