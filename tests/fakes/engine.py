@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import heapq
 import json
 import re
 import time
@@ -200,6 +201,9 @@ class FakeEngine:
         self._num_blocks = num_blocks
         self._scripts = list(scripts)
         self._running: dict[str, FakeSequence] = {}
+        # When each of them is due, so that thousands cost no more than those that are.
+        self._due: list[tuple[float, int, FakeSequence]] = []
+        self._num_dues = 0
         self._waiting: dict[str, FakeSequence] = {}
         self.warmed: list[Warm] = []
         self.released: list[str] = []
@@ -304,16 +308,35 @@ class FakeEngine:
         """At most one token for each that is due; sleeps a little if none is."""
         self._admit()
         now = time.monotonic()
-        next_due = min((s.due_at for s in self._running.values()), default=now)
-        if next_due > now:
-            time.sleep(min(next_due - now, MAX_SLEEP_S))
+        if self._due and self._due[0][0] > now:
+            time.sleep(min(self._due[0][0] - now, MAX_SLEEP_S))
             now = time.monotonic()
         events: list[Event] = []
-        for sequence in list(self._running.values()):
-            if sequence.due_at <= now:
+        due = self._take_due(now)
+        try:
+            for sequence in due:
                 self._advance(sequence, now)
-            events += sequence.take_events()
+                events += sequence.take_events()
+        finally:
+            for sequence in due:
+                self._expect(sequence)
         return events
+
+    def _take_due(self, now: float) -> list[FakeSequence]:
+        due: list[FakeSequence] = []
+        while self._due and self._due[0][0] <= now:
+            sequence = heapq.heappop(self._due)[2]
+            if self._is_running(sequence):
+                due.append(sequence)
+        return due
+
+    def _expect(self, sequence: FakeSequence) -> None:
+        if self._is_running(sequence):
+            self._num_dues += 1
+            heapq.heappush(self._due, (sequence.due_at, self._num_dues, sequence))
+
+    def _is_running(self, sequence: FakeSequence) -> bool:
+        return self._running.get(sequence.request.request_id) is sequence
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._max_running:
@@ -323,6 +346,7 @@ class FakeEngine:
             sequence.queued_ms = round((now - sequence.added_at) * 1e3, 1)
             sequence.due_at = now + sequence.script.delay_ms / 1000
             self._running[request_id] = sequence
+            self._expect(sequence)
 
     def _advance(self, sequence: FakeSequence, now: float) -> None:
         script, num_made = sequence.script, sequence.num_made
