@@ -56,6 +56,21 @@ class Process:
         )
         self._reader = asyncio.create_task(self._read(self._process))
 
+    async def wait_up(self) -> None:
+        """Until it serves.
+
+        Raises:
+            RuntimeError: it ended before.
+        """
+        assert self._process is not None
+        ended = asyncio.create_task(self._process.wait())
+        up = asyncio.create_task(self.up.wait())
+        await asyncio.wait((ended, up), return_when=asyncio.FIRST_COMPLETED)
+        for task in (ended, up):
+            task.cancel()
+        if not self.up.is_set():
+            raise RuntimeError(f"a {self.kind} ended before it served; see {self.log}")
+
     @property
     def pid(self) -> int:
         """Of the running process."""
@@ -149,7 +164,7 @@ class Stack:
         everyone = [*self.gateways, *self.workers]
         await asyncio.gather(*(process.start() for process in everyone))
         async with asyncio.timeout(START_S):
-            await asyncio.gather(*(process.up.wait() for process in everyone))
+            await asyncio.gather(*(process.wait_up() for process in everyone))
 
     async def stop(self) -> None:
         """Everything down."""
