@@ -13,16 +13,17 @@ from contextlib import suppress
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from app.auth import Authenticator, Principal, credential_of, offered_subprotocols
 from app.gateway.edge_answer import CLIENT_LEFT, EdgeAnswer
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.ops.access import OpsAccess
 from app.gateway.origins import OriginPolicy
+from app.gateway.socket_connection import SocketConnection
+from app.gateway.socket_route import Handshake
 from app.gateway.targets import tickets_of, to_origin_form
 from app.gateway.tracing import trace_parent
-from app.gateway.transport import CONNECTION, HttpConnection, SocketConnection
+from app.gateway.transport import CONNECTION, HttpConnection
 from app.limits import Limiter, RateLimited
 from app.limits.limiter import standing
 from app.protocol.errors import RequestHeadTooLarge, UnknownRoute
@@ -46,7 +47,7 @@ LIMITED_PATHS = frozenset(
 )
 
 
-SocketHandler = Callable[[WebSocket], Awaitable[None]]
+SocketHandler = Callable[[Handshake], Awaitable[None]]
 
 
 class Edge:
@@ -126,9 +127,16 @@ class Edge:
         principal = await self._caller(scope, headers)
         scope["state"][PRINCIPAL] = principal
         if scope["type"] == "websocket":
-            # Not by way of the application, whose layers a socket would keep for its life.
-            async with self._limiter.connections.hold(principal):
-                await self._sockets[scope["path"]](WebSocket(scope, receive, answer.send))
+            leave = await self._limiter.connections.take(principal)
+            handshake = Handshake(
+                connection=scope["state"][CONNECTION],
+                send=answer.send,
+                principal=principal,
+                subprotocols=scope["subprotocols"],
+                query=scope["query_string"],
+                leave=leave,
+            )
+            await self._sockets[scope["path"]](handshake)
             return
         await self._serve_limited(scope, receive, answer, principal)
 

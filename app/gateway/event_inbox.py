@@ -1,80 +1,110 @@
-"""Client events that were read and not carried out yet, bounded in number and in size.
+"""Client events that have come and are not carried out yet: in order, one after the other.
 
-asyncio's own queue would do, but keeps kilobytes for each socket that says nothing.
+Bounded in number and in size. The task that carries them out lives only while there are
+any, so a socket that says nothing costs none.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from app.gateway.throttle import Throttle
+
+
+class Source(Protocol):
+    """Where events come from, and whose tasks carry them out."""
+
+    def pause_reading(self) -> None:
+        """No more for now."""
+
+    def resume_reading(self) -> None:
+        """There is room again."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of this source."""
 
 
 class EventInbox:
-    """A queue of texts between one that reads and one that carries out.
+    """See the module.
 
     Args:
-        max_events: Held at most; further ones wait outside.
-        max_chars: Of all that are held together; one alone may have more.
+        source: Where events come from.
+        carry_out: Carries one out; raises nothing.
+        throttles: Each event waits for all of them first.
+        max_events: Held before the source is paused.
+        max_chars: Of all that are held together before the source is paused.
 
     Attributes:
         num_chars: Held now, with those being carried out.
     """
 
     __slots__ = (
-        "_arrival",
-        "_change",
+        "_carry_out",
+        "_is_paused",
         "_max_chars",
         "_max_events",
-        "_num_open",
+        "_source",
+        "_task",
         "_texts",
+        "_throttles",
         "num_chars",
     )
 
-    def __init__(self, max_events: int, max_chars: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        carry_out: Callable[[str], Coroutine[Any, Any, None]],
+        throttles: Sequence[Throttle],
+        max_events: int,
+        max_chars: int,
+    ) -> None:
+        self._source = source
+        self._carry_out = carry_out
+        self._throttles = throttles
         self._max_events = max_events
         self._max_chars = max_chars
-        self._texts: list[str] = []
-        self._num_open = 0
-        self._arrival: asyncio.Future[None] | None = None
-        # Made by who waits first; set when an event was carried out.
-        self._change: asyncio.Event | None = None
+        # A deque takes 760 bytes even empty.
+        self._texts: deque[str] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_paused = False
         self.num_chars = 0
 
-    async def put(self, text: str) -> None:
-        """Hold an event, once there is room for it."""
-        while self._num_open and (
-            len(self._texts) >= self._max_events or self.num_chars + len(text) > self._max_chars
-        ):
-            await self._wait_for_change()
-        self._num_open += 1
-        self.num_chars += len(text)
+    def put(self, text: str) -> None:
+        """Hold an event; the source is paused while there is no room for more."""
+        if self._texts is None:
+            self._texts = deque()
         self._texts.append(text)
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        self.num_chars += len(text)
+        if not self._is_paused and self._is_full(self._texts):
+            self._is_paused = True
+            self._source.pause_reading()
+        if self._task is None:
+            self._task = self._source.spawn(self._work())
 
-    async def get(self) -> str:
-        """The next event; `done` with the same one tells that it was carried out."""
-        while not self._texts:
-            self._arrival = asyncio.get_running_loop().create_future()
-            try:
-                await self._arrival
-            finally:
-                self._arrival = None
-        return self._texts.pop(0)
+    def _is_full(self, texts: deque[str]) -> bool:
+        return len(texts) >= self._max_events or self.num_chars >= self._max_chars
 
-    def done(self, text: str) -> None:
-        """An event was carried out."""
-        self._num_open -= 1
-        self.num_chars -= len(text)
-        if self._change is not None:
-            self._change.set()
+    async def _work(self) -> None:
+        try:
+            while self._texts:
+                for throttle in self._throttles:
+                    await throttle.wait()
+                await self._carry_out(self._texts[0])
+                self.num_chars -= len(self._texts.popleft())
+                if self._is_paused and not self._is_full(self._texts):
+                    self._is_paused = False
+                    self._source.resume_reading()
+        finally:
+            self._task = self._texts = None
 
-    async def join(self) -> None:
-        """Wait until all were carried out."""
-        while self._num_open:
-            await self._wait_for_change()
-
-    async def _wait_for_change(self) -> None:
-        if self._change is None:
-            self._change = asyncio.Event()
-        self._change.clear()
-        await self._change.wait()
+    async def close(self, timeout_s: float) -> None:
+        """The source has ended: let what it has said be carried out, for so long."""
+        task = self._task
+        if task is not None:
+            _, late = await asyncio.wait({task}, timeout=timeout_s)
+            if late:
+                task.cancel()
+                await asyncio.wait(late)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from starlette.datastructures import QueryParams
-from starlette.websockets import WebSocket
 
-from app.auth import Authenticator, Principal
+from app.auth import Authenticator
 from app.gateway.config import GatewayConfig
 from app.gateway.conversation import Conversation
 from app.gateway.credential_watch import CredentialWatch
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.realtime_socket import RealtimeSocket
 from app.gateway.responses import Responses
-from app.gateway.socket_route import SocketRoute
+from app.gateway.socket_route import Handshake, SocketRoute
 from app.gateway.throttle import TenantThrottles
 from app.gateway.writer import SocketWriter
 from app.protocol.ids import MAX_ID_CHARS
@@ -132,31 +132,30 @@ class RealtimeRoute(SocketRoute[RealtimeSocket]):
         """Let the sessions of all open sockets live on, however quiet these are."""
         await self._sessions.keep(list({socket.session_id for socket in self.sockets}))
 
-    async def _serve(
-        self, websocket: WebSocket, writer: SocketWriter, principal: Principal
-    ) -> None:
-        wanted = OpenRequest.of(websocket.query_params)
+    async def _open(self, handshake: Handshake, writer: SocketWriter) -> RealtimeSocket:
+        wanted = OpenRequest.of(QueryParams(handshake.query))
         subscription = Subscription()
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self._feed.leave, subscription)
             conversation = await Conversation.open(
                 self._sessions,
                 self._responses.engine,
-                principal,
+                handshake.principal,
                 wanted.session_id,
                 wanted.model,
                 partial(self._feed.follow, subscription),
             )
             wire = RealtimeWire(conversation.session_id, conversation.settings, conversation.card)
             watch = CredentialWatch(
-                *(principal, self._authenticator),
+                *(handshake.principal, self._authenticator),
                 tell=lambda error: writer.send(wire.error(error, None)),
                 close=writer.close,
             )
             socket = RealtimeSocket(
-                *(websocket, writer, wire, conversation, self._responses),
-                *(watch, self._throttles_for(principal), subscription),
+                *(handshake.connection, writer, wire, conversation, self._responses),
+                *(watch, self._throttles_for(handshake.principal), subscription, self._feed),
             )
-            with self._holding(socket), log_context(session_id=socket.session_id):
-                await socket.run(wanted.after, wanted.response_id)
-        finally:
-            await self._feed.leave(subscription)
+            with log_context(**socket.log_fields):
+                await socket.greet(wanted.after, wanted.response_id)
+            undo.pop_all()
+        return socket

@@ -1,27 +1,21 @@
-"""An open Realtime session: client events carried out in order, answers passed on.
-
-One task reads, always, or pings and closes would go unseen. One task carries out what
-was read, one event after the other. Writing needs no task.
-"""
+"""An open Realtime session: client events carried out in order, answers passed on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-
-from starlette.websockets import WebSocket
 
 from app.gateway.conversation import Conversation
 from app.gateway.credential_watch import CredentialWatch
 from app.gateway.drafts import Drafts
-from app.gateway.event_inbox import EventInbox
 from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
 from app.gateway.resume import resume_state, running_answer
 from app.gateway.running import RunningResponse
-from app.gateway.socket_route import texts_of
+from app.gateway.socket_connection import SocketConnection
+from app.gateway.socket_route import OpenSocket
 from app.gateway.tab_sync import TabSync, response_view
 from app.gateway.throttle import Throttle
 from app.gateway.writer import SocketWriter
@@ -42,7 +36,7 @@ from app.protocol.realtime.commands import (
 )
 from app.protocol.realtime.response import ResponseView
 from app.protocol.realtime.wire import RealtimeWire, Received
-from app.sessions.feed import Subscription
+from app.sessions.feed import ChangeFeed, Subscription
 from engine.contract import (
     Conflict,
     Cursor,
@@ -54,21 +48,16 @@ from engine.contract import (
 logger = logging.getLogger(__name__)
 
 API = "realtime"
-# Client events read and not carried out yet; a full inbox stops the reading.
-INBOX_EVENTS = 256
-INBOX_CHARS = 2 * 1024 * 1024
 # How long a response.create waits for the end of the response before it.
 END_WAIT_S = 10.0
 MAX_OUT_OF_BAND = 16
-# How long events of a socket that has closed may take.
-LAST_EVENTS_S = 5.0
 
 
-class RealtimeSocket:
+class RealtimeSocket(OpenSocket):
     """See the module.
 
     Args:
-        websocket: The accepted socket; only read from here.
+        connection: The accepted socket.
         writer: The only way to write to it.
         wire: Reads and renders events.
         conversation: The session.
@@ -76,11 +65,12 @@ class RealtimeSocket:
         watch: Whose socket it is, and for how long.
         throttles: Slow down whoever sends too many events: the socket's, the tenant's.
         subscription: Changes of the session, made here or elsewhere.
+        feed: Where they come from.
     """
 
     def __init__(
         self,
-        websocket: WebSocket,
+        connection: SocketConnection,
         writer: SocketWriter,
         wire: RealtimeWire,
         conversation: Conversation,
@@ -88,16 +78,14 @@ class RealtimeSocket:
         watch: CredentialWatch,
         throttles: tuple[Throttle, ...],
         subscription: Subscription,
+        feed: ChangeFeed,
     ) -> None:
-        self._websocket = websocket
-        self._writer = writer
+        super().__init__(connection, writer, watch, throttles)
         self._wire = wire
         self._conversation = conversation
         self._responses = responses
-        self.watch = watch
-        self._throttles = throttles
-        self._inbox = EventInbox(INBOX_EVENTS, INBOX_CHARS)
         self._subscription = subscription
+        self._feed = feed
         self._running: dict[str, RunningResponse] = {}
         self._drafts = Drafts(conversation, responses, watch.principal)
         self._goodbye: tuple[int, str] | None = None
@@ -112,43 +100,18 @@ class RealtimeSocket:
         """The session's id."""
         return self._conversation.session_id
 
-    async def run(self, after: Cursor | None, response_id: str | None) -> None:
-        """Greet, take up a response that runs, and serve until the socket ends.
+    @property
+    def log_fields(self) -> Mapping[str, str]:  # type: ignore[override]
+        """See `OpenSocket`."""
+        return {"session_id": self.session_id}
+
+    async def greet(self, after: Cursor | None, response_id: str | None) -> None:
+        """Say what the session holds, and take up a response that runs.
 
         Args:
             after: The last place of that response which the client saw.
             response_id: The response that the client means.
         """
-        await self._greet(after, response_id)
-        self.watch.start()
-        worker = asyncio.create_task(self._carry_out())
-        try:
-            await self._read()
-            # What was sent before the goodbye is still carried out.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._inbox.join(), LAST_EVENTS_S)
-        finally:
-            worker.cancel()
-            with suppress(asyncio.CancelledError):
-                await worker
-            self.watch.stop()
-            self._tabs.close()
-            self._detach()
-            self._drafts.stop()
-            if self._subscription.is_only:
-                self._responses.spawn(self._drafts.release())
-
-    def drain(self, code: int, reason: str) -> None:
-        """Close once nothing runs here."""
-        self._goodbye = (code, reason)
-        if not self._running:
-            self.close(code, reason)
-
-    def close(self, code: int, reason: str) -> None:
-        """Close now."""
-        self._writer.close(code, reason)
-
-    async def _greet(self, after: Cursor | None, response_id: str | None) -> None:
         conversation = self._conversation
         resumed = await running_answer(conversation, self._responses)
         state = await resume_state(
@@ -169,20 +132,33 @@ class RealtimeSocket:
             running = self._start(RunningResponse(view, answer, conversation, self._writer))
             running.take_back(events, after)
         self._tabs.open()
+        self.watch.start()
 
-    async def _read(self) -> None:
-        async for text in texts_of(self._websocket, self._writer, self._throttles):
-            await self._inbox.put(text)
+    async def finish(self) -> None:
+        """See `OpenSocket`; the conversation's response goes on."""
+        try:
+            await super().finish()
+        finally:
+            self._tabs.close()
+            self._detach()
+            self._drafts.stop()
+            if self._subscription.is_only:
+                self._responses.spawn(self._drafts.release())
+            await self._feed.leave(self._subscription)
 
-    async def _carry_out(self) -> None:
-        while True:
-            text = await self._inbox.get()
-            received = self._wire.receive(text)
-            if isinstance(received, bytes):
-                self._writer.send(received)
-            else:
-                await self._answer(received)
-            self._inbox.done(text)
+    def drain(self, code: int, reason: str) -> None:
+        """Close once nothing runs here."""
+        self._goodbye = (code, reason)
+        if not self._running:
+            self.close(code, reason)
+
+    async def carry_out(self, text: str) -> None:
+        """See `OpenSocket`."""
+        received = self._wire.receive(text)
+        if isinstance(received, bytes):
+            self._writer.send(received)
+        else:
+            await self._answer(received)
 
     async def _answer(self, received: Received) -> None:
         try:

@@ -13,16 +13,15 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 
-from starlette.websockets import WebSocket
-
-from app.auth import Authenticator, Principal
+from app.auth import Authenticator
 from app.gateway.config import GatewayConfig
 from app.gateway.credential_watch import CredentialWatch
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.responses import Responses
 from app.gateway.responses_api import events_of
 from app.gateway.responses_maker import Making, Parent, ResponseMaker
-from app.gateway.socket_route import SocketRoute, texts_of
+from app.gateway.socket_connection import SocketConnection
+from app.gateway.socket_route import Handshake, OpenSocket, SocketRoute
 from app.gateway.throttle import TenantThrottles, Throttle
 from app.gateway.writer import SocketWriter
 from app.protocol.errors import error_object, public
@@ -57,11 +56,11 @@ class Lane:
     latest: tuple[str, Parent] | None = None
 
 
-class ResponsesSocket:
+class ResponsesSocket(OpenSocket):
     """One socket; see the module.
 
     Args:
-        websocket: The accepted socket; only read from here.
+        connection: The accepted socket.
         writer: The only way to write to it.
         maker: Makes responses.
         watch: Whose socket it is, and for how long.
@@ -70,17 +69,14 @@ class ResponsesSocket:
 
     def __init__(
         self,
-        websocket: WebSocket,
+        connection: SocketConnection,
         writer: SocketWriter,
         maker: ResponseMaker,
         watch: CredentialWatch,
         throttles: tuple[Throttle, ...],
     ) -> None:
-        self._websocket = websocket
-        self._writer = writer
+        super().__init__(connection, writer, watch, throttles)
         self._maker = maker
-        self.watch = watch
-        self._throttles = throttles
         self._lanes: dict[str | None, Lane] = {}
         self._places = asyncio.Semaphore(MAX_ACTIVE)
         self._goodbye: tuple[int, str] | None = None
@@ -89,14 +85,11 @@ class ResponsesSocket:
     def _responses(self) -> Responses:
         return self._maker.responses
 
-    async def run(self) -> None:
-        """Serve until the socket ends."""
-        self.watch.start()
+    async def finish(self) -> None:
+        """See `OpenSocket`; what is stored goes on."""
         try:
-            async for text in texts_of(self._websocket, self._writer, self._throttles):
-                await self._receive(text)
+            await super().finish()
         finally:
-            self.watch.stop()
             await self._end()
 
     def drain(self, code: int, reason: str) -> None:
@@ -104,16 +97,11 @@ class ResponsesSocket:
         self._goodbye = (code, reason)
         self._say_goodbye()
 
-    def close(self, code: int, reason: str) -> None:
-        """Close now."""
-        self._writer.close(code, reason)
-
     def _say_goodbye(self) -> None:
         if self._goodbye is not None and not any(lane.task for lane in self._lanes.values()):
             self.close(*self._goodbye)
 
     async def _end(self) -> None:
-        """The socket is gone; what is stored goes on."""
         self._goodbye = None
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         for task in tasks:
@@ -130,7 +118,8 @@ class ResponsesSocket:
             except ReparteeError as error:
                 logger.debug("%s not released: %s", chain, error)
 
-    async def _receive(self, text: str) -> None:
+    async def carry_out(self, text: str) -> None:
+        """See `OpenSocket`."""
         stream_id: str | None = None
         try:
             fields = Fields(decode_object(text))
@@ -182,12 +171,12 @@ class ResponsesSocket:
             while lane.waiting:
                 create, _ = lane.waiting.popleft()
                 async with self._places:
-                    await self._carry_out(lane, create)
+                    await self._make(lane, create)
         finally:
             lane.task = None
             self._say_goodbye()
 
-    async def _carry_out(self, lane: Lane, create: Create) -> None:
+    async def _make(self, lane: Lane, create: Create) -> None:
         try:
             parent = await self._parent(create)
             making = lane.making = await self._maker.make(
@@ -270,19 +259,16 @@ class ResponsesSocketRoute(SocketRoute[ResponsesSocket]):
         super().__init__(maker.responses, config, metrics, authenticator, throttles)
         self._maker = maker
 
-    async def _serve(
-        self, websocket: WebSocket, writer: SocketWriter, principal: Principal
-    ) -> None:
+    async def _open(self, handshake: Handshake, writer: SocketWriter) -> ResponsesSocket:
         watch = CredentialWatch(
-            principal,
+            handshake.principal,
             self._authenticator,
             tell=lambda error: writer.send(error_frame(error, None)),
             close=writer.close,
         )
-        throttles = self._throttles_for(principal)
-        socket = ResponsesSocket(websocket, writer, self._maker, watch, throttles)
-        with self._holding(socket):
-            await socket.run()
+        throttles = self._throttles_for(handshake.principal)
+        watch.start()
+        return ResponsesSocket(handshake.connection, writer, self._maker, watch, throttles)
 
 
 def error_frame(error: BaseException, stream_id: str | None) -> bytes:

@@ -33,19 +33,22 @@ from app.gateway.garbage import GarbageSchedule
 from app.gateway.gate import Gate, raise_file_limit
 from app.gateway.grants import GrantRoutes
 from app.gateway.health import HealthRoutes
+from app.gateway.keepalive import PingWheel
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.models import ModelRoutes
 from app.gateway.ops import OpsAccess, OpsBoard, OpsRoutes
 from app.gateway.pages import PageFiles
+from app.gateway.partials import PartialMessages
 from app.gateway.realtime import RealtimeRoute
 from app.gateway.responses import Responses
 from app.gateway.responses_api import ResponsesRoutes
 from app.gateway.responses_maker import ResponseMaker
 from app.gateway.responses_socket import ResponsesSocketRoute
 from app.gateway.sessions_api import SessionRoutes
+from app.gateway.socket_connection import SocketConnection
 from app.gateway.throttle import TenantThrottles
 from app.gateway.tracing import make_tracing
-from app.gateway.transport import HttpConnection, SocketConnection, bound_connections
+from app.gateway.transport import HttpConnection, bound_connections
 from app.limits import Limiter
 from app.protocol.errors import UnknownRoute, UpgradeRequired, WrongMethod
 from app.protocol.ids import new_id
@@ -221,15 +224,19 @@ class GatewayServer(uvicorn.Server):
             uvicorn.Config(
                 gateway.app,
                 http=cast("type[HttpConnection]", partial(HttpConnection, gate=gateway.gate)),
-                ws=SocketConnection,
+                ws=cast(
+                    "type[SocketConnection]",
+                    partial(
+                        SocketConnection,
+                        pings=PingWheel(config.ping_interval_s, config.ping_timeout_s),
+                        partials=PartialMessages(),
+                    ),
+                ),
                 lifespan="on",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 ws_max_size=config.max_frame_bytes,
-                ws_ping_interval=config.ping_interval_s,
-                ws_ping_timeout=config.ping_timeout_s,
-                ws_per_message_deflate=False,
                 timeout_graceful_shutdown=5,
             )
         )

@@ -1,56 +1,120 @@
-"""What every WebSocket route does: accept, serve to the end, say why not, drain."""
+"""What every WebSocket route does: accept, open, say why not, drain."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Generic, TypeVar
 
-from starlette.websockets import WebSocket
+from starlette.types import Send
 
 from app.auth import Authenticator, Principal
 from app.gateway.config import GatewayConfig
 from app.gateway.credential_watch import CredentialWatch
-from app.gateway.edge import PRINCIPAL
+from app.gateway.event_inbox import EventInbox
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.responses import Responses
+from app.gateway.socket_connection import SocketConnection
 from app.gateway.throttle import TenantThrottles, Throttle
-from app.gateway.transport import CONNECTION, SocketConnection
 from app.gateway.writer import SocketWriter
 from app.protocol.errors import error_event, public
 from app.protocol.ids import new_id
 from app.protocol.json_codec import encode
 from engine.contract import ReparteeError
+from engine.contract.logs import log_context
 
 logger = logging.getLogger(__name__)
 
 SUBPROTOCOL = "realtime"
 DRAIN_CODE = 1012
 DRAIN_REASON = "gateway is restarting; reconnect"
-BINARY_CODE = 1003
+# Client events read and not carried out yet; a full inbox stops the reading.
+INBOX_EVENTS = 256
+INBOX_CHARS = 2 * 1024 * 1024
+# How long events of a socket that has closed may take.
+LAST_EVENTS_S = 5.0
 
 
-class OpenSocket(Protocol):
-    """One socket that is served.
+class OpenSocket(ABC):
+    """One socket that is served: its events carried out, its end followed by what is due then.
+
+    Args:
+        connection: The socket.
+        writer: The only way to write to it.
+        watch: Whose it is, and for how long.
+        throttles: Slow down whoever sends too many events: the socket's, the tenant's.
 
     Attributes:
-        watch: Whose it is, and for how long.
+        watch: See above.
+        log_fields: What each line logged for it says.
     """
 
-    watch: CredentialWatch
+    log_fields: Mapping[str, str] = MappingProxyType({})
 
+    def __init__(
+        self,
+        connection: SocketConnection,
+        writer: SocketWriter,
+        watch: CredentialWatch,
+        throttles: tuple[Throttle, ...],
+    ) -> None:
+        self._connection = connection
+        self._writer = writer
+        self.watch = watch
+        self._inbox = EventInbox(connection, self.carry_out, throttles, INBOX_EVENTS, INBOX_CHARS)
+
+    def on_text(self, text: str) -> None:
+        """One message of the client's."""
+        self._inbox.put(text)
+
+    @abstractmethod
+    async def carry_out(self, text: str) -> None:
+        """Do what one event asks for."""
+
+    async def finish(self) -> None:
+        """The socket has ended; what was sent before the goodbye is still carried out."""
+        await self._inbox.close(LAST_EVENTS_S)
+        self.watch.stop()
+
+    @abstractmethod
     def drain(self, code: int, reason: str) -> None:
         """Close once nothing runs here."""
 
     def close(self, code: int, reason: str) -> None:
         """Close now."""
+        self._writer.close(code, reason)
 
 
 Socket = TypeVar("Socket", bound=OpenSocket)
+Leave = Callable[[], Awaitable[None]]
 
 
-class SocketRoute(Generic[Socket]):
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What a client that may open a socket asks for.
+
+    Attributes:
+        connection: Its connection.
+        send: Answers the handshake.
+        principal: Who asks.
+        subprotocols: Offered.
+        query: The query string.
+        leave: Gives back the place that the socket has in its tenant's budget.
+    """
+
+    connection: SocketConnection
+    send: Send
+    principal: Principal
+    subprotocols: list[str]
+    query: bytes
+    leave: Leave
+
+
+class SocketRoute(ABC, Generic[Socket]):
     """A route's handler, and the sockets it has open.
 
     Args:
@@ -79,43 +143,58 @@ class SocketRoute(Generic[Socket]):
         self._throttles = throttles
         self.sockets: set[Socket] = set()
 
-    async def __call__(self, websocket: WebSocket) -> None:
-        """Serve one socket to its end."""
-        self._responses.check_open()
-        principal: Principal = websocket.scope["state"][PRINCIPAL]
-        offered = websocket.scope["subprotocols"]
-        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        connection: SocketConnection = websocket.scope["state"][CONNECTION]
-        self._metrics.connections.inc()
-        writer = SocketWriter(connection, self._config.max_pending_bytes, self._metrics)
+    async def __call__(self, handshake: Handshake) -> None:
+        """Open a socket; from then on it lives by what its client says.
+
+        Raises:
+            ReparteeError: There is none, and the handshake is still to be answered.
+        """
         try:
-            await self._serve(websocket, writer, principal)
+            self._responses.check_open()
+        except ReparteeError:
+            await handshake.leave()
+            raise
+        subprotocol = SUBPROTOCOL if SUBPROTOCOL in handshake.subprotocols else None
+        await handshake.send({"type": "websocket.accept", "subprotocol": subprotocol})
+        self._metrics.connections.inc()
+        writer = SocketWriter(handshake.connection, self._config.max_pending_bytes, self._metrics)
+        socket: Socket | None = None
+        try:
+            socket = await self._open(handshake, writer)
         except ReparteeError as error:
             self._refuse(writer, error)
         except Exception as error:
             logger.exception("a socket failed")
             self._refuse(writer, error)
         finally:
-            writer.discard()
-            self._metrics.connections.dec()
+            if socket is None:
+                await self._leave(writer, handshake.leave)
+        if socket is not None:
+            self.sockets.add(socket)
+            finish = partial(self._finish, socket, writer, handshake.leave)
+            with log_context(**socket.log_fields):
+                handshake.connection.hand_over(socket.on_text, finish)
 
-    async def _serve(
-        self, websocket: WebSocket, writer: SocketWriter, principal: Principal
-    ) -> None:
-        """Serve an accepted socket to its end."""
-        raise NotImplementedError
+    @abstractmethod
+    async def _open(self, handshake: Handshake, writer: SocketWriter) -> Socket:
+        """Greet an accepted socket; whatever was taken for it is given back if that fails."""
+
+    async def _finish(self, socket: Socket, writer: SocketWriter, leave: Leave) -> None:
+        """A socket has ended."""
+        try:
+            await socket.finish()
+        finally:
+            self.sockets.discard(socket)
+            await self._leave(writer, leave)
+
+    async def _leave(self, writer: SocketWriter, leave: Leave) -> None:
+        writer.discard()
+        self._metrics.connections.dec()
+        await leave()
 
     def _throttles_for(self, principal: Principal) -> tuple[Throttle, ...]:
         """The socket's own, and its tenant's."""
         return Throttle(self._config.max_events_per_s), self._throttles.of(principal.tenant)
-
-    @contextmanager
-    def _holding(self, socket: Socket) -> Iterator[None]:
-        self.sockets.add(socket)
-        try:
-            yield
-        finally:
-            self.sockets.discard(socket)
 
     def _refuse(self, writer: SocketWriter, error: Exception) -> None:
         """Say why, then close with the error's code."""
@@ -137,20 +216,3 @@ class SocketRoute(Generic[Socket]):
         """Close every socket now."""
         for socket in tuple(self.sockets):
             socket.close(DRAIN_CODE, DRAIN_REASON)
-
-
-async def texts_of(
-    websocket: WebSocket, writer: SocketWriter, throttles: Sequence[Throttle]
-) -> AsyncIterator[str]:
-    """A socket's frames as they come, until it ends; a binary one ends it."""
-    while True:
-        message = await websocket.receive()
-        if message["type"] != "websocket.receive":
-            return
-        text = message.get("text")
-        if text is None:
-            writer.close(BINARY_CODE, "text frames only")
-            return
-        for throttle in throttles:
-            await throttle.wait()
-        yield text

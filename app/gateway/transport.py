@@ -1,4 +1,4 @@
-"""uvicorn's connections with bounded buffers, and a way to cut them.
+"""uvicorn's HTTP connections with bounded buffers, and a way to cut them.
 
 As they come, a peer that stops reading holds its connection for good: closing waits
 for the unsent bytes. Here every close has a deadline, after which the connection is
@@ -10,21 +10,16 @@ no place, the head is too long or no HTTP) are JSON as all others.
 from __future__ import annotations
 
 import asyncio
-import codecs
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 import h11
-from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.exceptions import InvalidState
-from websockets.protocol import State
 
 from app.gateway.gate import Gate, Place
 from app.protocol.errors import RequestHeadTooLarge, error_body, http_headers
@@ -40,7 +35,7 @@ USER_TIMEOUT_MS = 20_000
 # How long a request, head and body, may take to arrive.
 REQUEST_TIMEOUT_S = 60.0
 FULL_RETRY_MS = 1000
-_BAD_REQUEST = InvalidRequest("The request is not sound HTTP.", code="invalid_http")
+BAD_REQUEST = InvalidRequest("The request is not sound HTTP.", code="invalid_http")
 _LONG_HEAD = RequestHeadTooLarge("The request's head is too long.")
 _FULL = Unavailable(
     "All connections are taken; try again.",
@@ -55,14 +50,18 @@ def raw_refusal(error: ReparteeError) -> bytes:
     fields = {
         "content-type": "application/json",
         "content-length": str(len(body)),
-        "connection": "close",
         "cache-control": "no-store",
         "x-request-id": new_id("req_"),
         **http_headers(error),
     }
-    reason = HTTPStatus(error.http_status).phrase
-    lines = [f"HTTP/1.1 {error.http_status} {reason}", *(f"{n}: {v}" for n, v in fields.items())]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    return raw_answer(error.http_status, fields, body)
+
+
+def raw_answer(status: int, fields: Mapping[str, str], body: bytes) -> bytes:
+    """An HTTP answer of these fields that ends its connection."""
+    head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "connection: close"]
+    head += [f"{name}: {value}" for name, value in fields.items()]
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + body
 
 
 def bound_connections(listener: socket.socket) -> None:
@@ -138,7 +137,7 @@ class HttpConnection(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        self._refuse(_LONG_HEAD if status == _LONG_HEAD.http_status else _BAD_REQUEST)
+        self._refuse(_LONG_HEAD if status == _LONG_HEAD.http_status else BAD_REQUEST)
 
     def _refuse(self, error: ReparteeError) -> None:
         """Say why, and go on reading for a while, or the peer would see a reset instead."""
@@ -164,148 +163,3 @@ class HttpConnection(H11Protocol):
     def abort(self) -> None:
         """Drop the connection and whatever is unsent."""
         self.transport.abort()
-
-
-class SocketConnection(WebSocketsSansIOProtocol):
-    """A WebSocket that is written to without waiting, and always ends.
-
-    `on_writable` is called when the transport takes bytes again.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)
-        # The connection as it was before the upgrade; its place goes on.
-        self.place: Place | None = app_state[CONNECTION].place
-        self.on_writable: Callable[[], None] | None = None
-        self._failed = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
-        super().connection_made(transport)
-        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        if self.place is not None:
-            self.place.leave()
-        super().connection_lost(exc)
-
-    @property
-    def is_congested(self) -> bool:
-        """Whether the peer reads too slowly to take more right now."""
-        return not self.writable.is_set()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether frames can still be sent."""
-        return (
-            not self.close_sent
-            and not self.disconnected
-            and self.conn.state is State.OPEN
-            and not self.transport.is_closing()
-        )
-
-    def send_frame(self, data: bytes) -> None:
-        """Write one text frame of UTF-8 `data`; the caller minds `is_congested`."""
-        if not self.is_open:
-            return
-        self.conn.send_text(data)
-        self.transport.write(b"".join(self.conn.data_to_send()))
-
-    def send_frames(self, frames: Iterable[bytes]) -> None:
-        """Write text frames in one go."""
-        if not self.is_open:
-            return
-        for data in frames:
-            self.conn.send_text(data)
-        self.transport.write(b"".join(self.conn.data_to_send()))
-
-    def end(self, code: int, reason: str) -> None:
-        """Send a close frame; abort if the peer has not closed within CLOSE_TIMEOUT_S."""
-        if not self.is_open:
-            return
-        self.conn.send_close(code, reason)
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        self.close_sent = True
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-        if self.read_paused:
-            self.read_paused = False
-            self.transport.resume_reading()
-        self.close_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
-        super().resume_writing()
-        if self.on_writable is not None:
-            self.on_writable()
-
-    async def send(self, message: ASGISendEvent) -> None:
-        """See ASGI; after a refusal in place of the handshake nothing is missing."""
-        await super().send(message)
-        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            self.handshake_complete = True
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol; after a failure what still arrives is thrown away."""
-        if self._failed:
-            return
-        super().data_received(data)
-        if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            # The library says nothing to a request that it cannot even read.
-            self._failed = True
-            self.transport.write(raw_refusal(_BAD_REQUEST))
-            self.transport.close()
-
-    def send_receive_event_to_app(self) -> None:
-        """See uvicorn, which would log a traceback for text that is not UTF-8."""
-        is_text = self.curr_msg_data_type == "text" and not self.close_sent
-        if is_text and not _is_utf8(self.frames):
-            self.frames = []
-            self.conn.send_close(1007)
-            self.handle_parser_exception()
-            return
-        super().send_receive_event_to_app()
-
-    def handle_parser_exception(self) -> None:
-        """Say why, and go on reading, or the peer would see a reset instead."""
-        self._failed = True
-        assert self.conn.close_sent is not None
-        code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        self.transport.write_eof()
-        self.close_sent = True
-        if self.read_paused:
-            self.read_paused = False
-            self.transport.resume_reading()
-        self.close_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
-
-    def keepalive_timeout(self) -> None:
-        """The peer is gone: closing properly would wait for it."""
-        super().keepalive_timeout()
-        self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
-
-    def shutdown(self) -> None:
-        """See uvicorn; bounded even if the peer does not read."""
-        try:
-            super().shutdown()
-        except InvalidState:
-            self.transport.close()
-        self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
-
-
-def _is_utf8(parts: Iterable[bytes]) -> bool:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        for part in parts:
-            decoder.decode(part)
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True

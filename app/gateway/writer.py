@@ -12,7 +12,7 @@ from collections import deque
 from typing import Protocol
 
 from app.gateway.metrics import GatewayMetrics
-from app.gateway.transport import SocketConnection
+from app.gateway.socket_connection import SocketConnection
 from engine.contract import Cursor
 
 SLOW_CODE = 1013

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -40,7 +40,18 @@ class ConnectionPlaces:
 
     @asynccontextmanager
     async def hold(self, principal: Principal) -> AsyncIterator[None]:
-        """A place for one socket, as long as it is open.
+        """`take`, and give back at the end of the block."""
+        leave = await self.take(principal)
+        try:
+            yield
+        finally:
+            await leave()
+
+    async def take(self, principal: Principal) -> Callable[[], Awaitable[None]]:
+        """A place for one socket.
+
+        Returns:
+            Gives it back; to be called once.
 
         Raises:
             RateLimited: the tenant has as many as it may.
@@ -48,8 +59,7 @@ class ConnectionPlaces:
         policy = self._policy().budgets(principal)
         budgets = [budget for budget in policy if budget.allowance.connections]
         if not budgets:
-            yield
-            return
+            return _give_back_nothing
         connection_id = new_id("con_")
         names = [f"{budget.name}:con" for budget in budgets]
         limits = [budget.allowance.connections or 0 for budget in budgets]
@@ -64,10 +74,7 @@ class ConnectionPlaces:
             )
         for name in names:
             self._open.setdefault(name, set()).add(connection_id)
-        try:
-            yield
-        finally:
-            await self._leave(names, connection_id)
+        return partial(self._leave, names, connection_id)
 
     async def renew_forever(self) -> None:
         """Keep the places of open sockets."""
@@ -91,3 +98,7 @@ class ConnectionPlaces:
                 del self._open[name]
         for name in names:
             await self._scripts.ask(partial(self._redis.zrem, name, connection_id))
+
+
+async def _give_back_nothing() -> None:
+    """No budget counts this socket."""
