@@ -112,9 +112,9 @@ class PrefillPiece:
         return self._logits
 
     @property
-    def token(self) -> int:
-        """What the last run sampled; waits for it."""
-        return int(self._token.item())
+    def token(self) -> torch.Tensor:
+        """int64 [1]: what the last run sampled, on the device; valid until the next run."""
+        return self._token
 
     def _fill_sampling(self, row: SamplingRow) -> None:
         self._host_ints[-2] = row.seed

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from engine.config import EngineConfig, Speculation
+from engine.cuda_decode import ROW_COUNTS
 from engine.cuda_memory import (
     MIB,
     CardMemory,
@@ -18,7 +19,7 @@ from engine.cuda_memory import (
     step_work_bytes,
     work_reserve_bytes,
 )
-from engine.cuda_runner import ROW_COUNTS, CudaRunner, table_bytes
+from engine.cuda_runner import CudaRunner, table_bytes
 from engine.kv_blocks import kv_bytes_per_token
 from engine.loading.head import HeadKind
 from engine.loading.loader import LoadedModel, load_model, open_checkpoint

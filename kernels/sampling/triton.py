@@ -49,12 +49,12 @@ class DeviceRows:
     def from_batch(cls, batch: SamplingBatch, device: torch.device) -> DeviceRows:
         """The rows of `batch` on `device`."""
         return cls(
-            batch.temperature.float().to(device),
-            batch.top_k.clamp(max=2**31 - 1).int().to(device),
-            batch.top_p.float().to(device),
-            batch.min_p.float().to(device),
-            batch.seeds.to(device),
-            batch.positions.to(device),
+            _move(batch.temperature.float(), device),
+            _move(batch.top_k.clamp(max=2**31 - 1).int(), device),
+            _move(batch.top_p.float(), device),
+            _move(batch.min_p.float(), device),
+            _move(batch.seeds, device),
+            _move(batch.positions, device),
         )
 
 
@@ -329,11 +329,16 @@ def sample_triton(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     if any(len(items) for items in ragged):
         logits = logits.float().contiguous().clone()
         _adjust_kernel[(len(batch),)](
-            logits, batch.bias_starts.to(device), batch.bias_ids.to(device),
-            batch.bias_values.to(device), batch.seen_starts.to(device),
-            batch.seen_ids.to(device), batch.seen_counts.to(device),
-            batch.masked_starts.to(device), batch.masked_ids.to(device),
-            batch.repetition_penalty.to(device), batch.frequency_penalty.to(device),
-            batch.presence_penalty.to(device), logits.shape[1], 256, num_warps=4,
+            logits, _move(batch.bias_starts, device), _move(batch.bias_ids, device),
+            _move(batch.bias_values, device), _move(batch.seen_starts, device),
+            _move(batch.seen_ids, device), _move(batch.seen_counts, device),
+            _move(batch.masked_starts, device), _move(batch.masked_ids, device),
+            _move(batch.repetition_penalty, device), _move(batch.frequency_penalty, device),
+            _move(batch.presence_penalty, device), logits.shape[1], 256, num_warps=4,
         )  # fmt: skip
     return sample_rows(logits, DeviceRows.from_batch(batch, device))
+
+
+def _move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor` on `device`; the host doesn't wait for what the device still does."""
+    return tensor.to(device, non_blocking=True)

@@ -115,7 +115,7 @@ def profile_decode(runner: CudaRunner, batch: int) -> dict[str, Any]:
     """One batch's steps."""
     seqs = [make_sequence(i, CONTEXT, CONTEXT // BLOCK + 8) for i in range(batch)]
     work = [Work(seq, CONTEXT - 1, 1, True, num_decode_steps=STEPS) for seq in seqs]
-    chunk = runner.chunk(batch, CONTEXT + 32, False)
+    chunk = runner.decoder.chunk(batch, CONTEXT + 32, False)
 
     def steps() -> None:
         chunk.start(work)

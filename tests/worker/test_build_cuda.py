@@ -17,8 +17,9 @@ import torch
 from tests.kernels.triton.conftest import DEVICE  # noqa: F401
 
 from engine import cuda_memory  # isort: skip
+from engine.cuda_decode import ROW_COUNTS
 from engine.cuda_memory import MIB, CardMemory, dense_bytes, pool_bytes, work_reserve_bytes
-from engine.cuda_runner import ROW_COUNTS, table_bytes
+from engine.cuda_runner import table_bytes
 from engine.worker import build, build_cuda
 from engine.worker.build import BuildError, build_engine, choose_device
 from engine.worker.build_cuda import choose_blocks, gpu_config

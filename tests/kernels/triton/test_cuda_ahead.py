@@ -65,14 +65,14 @@ def test_plans_that_go_on_find_their_tokens_made(
     seqs = batch()
     run(runner, *(Work(seq, 0, len(seq.tokens), True) for seq in seqs))
     starts: list[object] = []
-    chunk = runner.chunk(4, 64, False)
+    chunk = runner.decoder.chunk(4, 64, False)
     begin = chunk.start
     chunk.start = lambda *args, **options: (starts.append(args), begin(*args, **options))
     for _ in range(4):
         run(runner, *(decode(seq, STEPS) for seq in seqs))
     # The first plan puts the rows in place; after it the device goes on by itself.
     assert len(starts) == 1
-    assert runner._ahead is not None
+    assert runner.decoder._ahead is not None
     assert [seq.tokens for seq in seqs] == expected(model, device, seqs)
 
 
@@ -84,7 +84,7 @@ def test_rows_go_on_beside_those_that_end_and_come(
     seqs = batch()
     run(runner, *(Work(seq, 0, len(seq.tokens), True) for seq in seqs))
     starts: list[object] = []
-    chunk = runner.chunk(3, 64, False)
+    chunk = runner.decoder.chunk(3, 64, False)
     begin = chunk.start
     chunk.start = lambda *args, **options: (starts.append(args), begin(*args, **options))
     for chosen in ((0, 1, 2), (0, 2, 3), (3, 1, 0), (1, 3, 2)):
@@ -122,7 +122,7 @@ def test_a_suspended_sequence_finds_nothing_of_its_former_blocks(
     (seq,) = seqs = batch()[:1]
     run(runner, Work(seq, 0, len(seq.tokens), True))
     run(runner, decode(seq, STEPS))
-    assert runner._ahead is not None
+    assert runner.decoder._ahead is not None
     intruder = make_sequence(9, 20, 0)
     runner.run(StepPlan((Work(intruder, 0, 20, True),)))
     seq.num_suspensions += 1

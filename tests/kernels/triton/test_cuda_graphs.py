@@ -47,7 +47,7 @@ def runner(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Any:
             module = importlib.import_module(f"kernels.{op}.triton")
             used_by = importlib.import_module("kernels.rope_attention")
             monkeypatch.setattr(used_by, op, getattr(module, op))
-        made._pool = (0, 0)
+        made.shelf.pool = (0, 0)
     return made
 
 
@@ -62,7 +62,7 @@ def test_padded_graphs_give_the_same_tokens(runner: Any, device: torch.device) -
     five = [*sequences()[:4], make_sequence(5, 6, 40, temperature=0.5)]
     tokens = answer(runner, five, 6, 3)
     # Five rows run in a graph of six.
-    assert any(rows == 6 for rows, *_ in runner._chunks)
+    assert ("chunk", 6) in [key[:2] for key in runner.shelf]
     if device.type == "cpu":
         again = [*sequences()[:4], make_sequence(5, 6, 40, temperature=0.5)]
         assert tokens == answer(CpuRunner(runner.model, CONFIG), again, 6, 1)
@@ -70,7 +70,7 @@ def test_padded_graphs_give_the_same_tokens(runner: Any, device: torch.device) -
 
 def test_a_padded_piece_gives_the_same_token(runner: Any, device: torch.device) -> None:
     output = runner.run(StepPlan((Work(make_sequence(7, 28, 0), 0, 28, True),)))
-    assert list(runner._pieces) == [32]
+    assert list(runner.shelf) == [("piece", 32)]
     if device.type == "cpu":
         whole = make_sequence(7, 28, 0)
         expected = CpuRunner(runner.model, CONFIG).run(StepPlan((Work(whole, 0, 28, True),)))
@@ -81,8 +81,8 @@ def test_a_warm_up_begins_with_the_small_and_ends_in_time(
     runner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[str, int]] = []
-    monkeypatch.setattr(runner, "piece", lambda length: made.append(("piece", length)))
-    monkeypatch.setattr(runner, "chunk", lambda rows, _: made.append(("chunk", rows)))
+    monkeypatch.setattr(runner.prompts, "piece", lambda length: made.append(("piece", length)))
+    monkeypatch.setattr(runner.decoder, "chunk", lambda rows, _: made.append(("chunk", rows)))
     runner.warm_up([4, 1], [64, 32, 128], limit_s=-1.0)
     assert made == [("piece", 32), ("chunk", 1)]
     made.clear()

@@ -123,7 +123,9 @@ def test_chats_on_one_system_prompt_read_it_once(
             plan = tuple(
                 Work(chat, len(chat.tokens) - 1, 1, True, num_decode_steps=2) for chat in chats
             )
-        return [chat.tokens[-9:] for chat in chats], set(runner._chunks)
+        return [chat.tokens[-9:] for chat in chats], {
+            key[1:] for key in runner.shelf if key[0] == "chunk"
+        }
 
     together, chunks = tokens_of(1)
     apart, other_chunks = tokens_of(1 << 40)
