@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.config import EngineConfig
 from engine.contract import Tier
+from engine.mixed_steps import mixed_step_ms
 from engine.sequence import Sequence
 from engine.step_budget import STRETCH, StepBudget
 
@@ -61,7 +62,7 @@ def num_step_tokens(shares: StepShares, budget: StepBudget, config: EngineConfig
     """
     num_decodes = len(shares.decodes)
     if num_decodes:
-        least_ms = config.mixed_step_ms
+        least_ms = mixed_step_ms(shares.decodes, shares.prefills, config)
         if shares.num_paused:
             all_ms = budget.decode_ms(num_decodes + shares.num_paused) or 0.0
             least_ms = max(least_ms, STRETCH * all_ms)
