@@ -33,7 +33,8 @@ class EngineConfig:
         mixed_step_ms: Time that a step with pieces of prompts beside decodes may
             always take, milliseconds. For devices whose decodes are so short that a
             small multiple of them holds no piece worth computing; 0 leaves it at
-            that multiple.
+            that multiple. With more prompts than chats that decode it stretches, see
+            `engine.mixed_steps`.
         decode_plan_ms: Time that a plan of several decode steps may take, so that who
             comes meanwhile waits no longer, milliseconds; 0 leaves it at as many steps
             as the runner can.

@@ -22,6 +22,7 @@ import torch
 from engine.contract import Delta, Finished, GenerateRequest, Message, SamplingParams, Tier
 from engine.contract.registry import ModelCard
 from engine.cuda_chunk import DecodeChunk
+from engine.cuda_decode import ROW_COUNTS
 from engine.cuda_runner import CudaRunner
 from engine.engine import Engine
 from engine.model.llama import CausalLM
@@ -49,17 +50,15 @@ class Bench:
         shape: A key of SHAPES.
         kind: Of the layers' weights.
         head: Of the output layer's.
-        batches: How many sequences will run at once.
-        prompts: Lengths of the prompts that are timed to the first token.
+        max_batch: How many sequences will run at once.
         num_steps: Tokens a plan decodes.
         mixed_ms: Time of a step with prompts beside decodes; None is the worker's.
     """
 
     def __init__(
-        self, shape: str, kind: str, head: str, batches: list[int], prompts: list[int],
-        num_steps: int, mixed_ms: float | None,
+        self, shape: str, kind: str, head: str, max_batch: int, num_steps: int,
+        mixed_ms: float | None,
     ) -> None:  # fmt: skip
-        max_batch = max(batches)
         config = SHAPES[shape]
         self._shape = shape
         self._vocab = config.vocab_size
@@ -75,8 +74,9 @@ class Bench:
             engine_config = replace(engine_config, mixed_step_ms=mixed_ms)
         card = ModelCard(shape, 0, config.context_window, config.vocab_size, 1, kind)
         runner = CudaRunner(model, engine_config, "cuda", max_decode_steps=num_steps)
-        # Compilation within a step would teach the scheduler that steps are slow.
-        runner.warm_up(batches, [length for length in prompts if length <= 1024])
+        # As a worker before it is ready: a graph made in the midst is no part of what is
+        # measured, and compilation would teach the scheduler that steps are slow.
+        runner.warm_up([count for count in ROW_COUNTS if count <= max_batch])
         torch.cuda.synchronize()
         self.ready_s = time.perf_counter() - started
         self.engine = Engine(
@@ -193,8 +193,7 @@ def main() -> None:
     batches = [int(part) for part in options.batches.split(",") if part]
     prompts = [int(part) for part in options.prompts.split(",") if part]
     bench = Bench(
-        options.shape, options.kind, options.head, batches, prompts, options.steps,
-        options.mixed_ms,
+        options.shape, options.kind, options.head, max(batches), options.steps, options.mixed_ms
     )  # fmt: skip
     name = f"{options.shape} {options.kind} head {options.head}"
     print(

@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--mixed-ms", type=float, help="see EngineConfig.mixed_step_ms")
     options = parser.parse_args()
     batches = [int(part) for part in options.batches.split(",")]
-    bench = Bench(options.shape, options.kind, "bf16", batches, [], 8, options.mixed_ms)
+    bench = Bench(options.shape, options.kind, "bf16", max(batches), 8, options.mixed_ms)
     for batch in batches:
         for new_tokens in (NEW_TOKENS, 1):
             watch(bench, batch, new_tokens)

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--system", type=int, default=4096)
     options = parser.parse_args()
     SharedBench.system_tokens = options.system
-    bench = SharedBench(options.shape, options.kind, "bf16", [options.chats], [512], 8, None)
+    bench = SharedBench(options.shape, options.kind, "bf16", options.chats, 8, None)
     bench.seconds(1, OWN_TOKENS, 1)
     found = PrefixFinder.find
     for name, find in (("shared", found), ("apart", lambda *_: []), ("shared", found)):
