@@ -1,9 +1,10 @@
 """How the gateway's Redis clients are made, and how their failures are told.
 
 Two kinds: a pool for short commands, bounded in size and in waiting, and a single
-connection for a blocking reader. redis-py's defaults don't fit either: its socket
-timeout of 5 s breaks longer blocking reads, its pool raises at once when full, and its
-blocking pool may lose a wake-up when a caller is cancelled.
+connection for a blocking reader, bare or with redis-py's client around it. redis-py's
+defaults don't fit either: its socket timeout of 5 s breaks longer blocking reads, its
+pool raises at once when full, and its blocking pool may lose a wake-up when a caller is
+cancelled.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -155,6 +156,49 @@ def make_reader(url: str, name: str, *, block_s: float) -> Redis:
 
     Never retries by itself: its owner must know that the connection was lost.
     """
+    return Redis.from_pool(_reader_pool(url, name, block_s))
+
+
+class RedisLine:
+    """One connection for a reader that blocks, its replies given as they are read.
+
+    A client's own way of a reply takes longer than all that is in it. Never retries by itself;
+    a lost connection is an exception, and the next call connects again. Not for
+    concurrent use.
+
+    Args:
+        url: `redis://`, `rediss://` or `unix://`.
+        name: Shown by CLIENT LIST.
+        block_s: How long a command may block.
+    """
+
+    def __init__(self, url: str, name: str, *, block_s: float) -> None:
+        pool = _reader_pool(url, name, block_s)
+        self._connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
+
+    async def execute(self, commands: Sequence[Sequence[bytes | str | int]]) -> list[Any]:
+        """Send commands in one write; their replies.
+
+        Raises:
+            RedisError: the connection failed, or a command was refused.
+            OSError: likewise.
+        """
+        connection = self._connection
+        try:
+            packed = connection.pack_commands(commands)
+            await connection.send_packed_command(packed, check_health=False)
+            return [await connection.read_response(disable_decoding=True) for _ in commands]
+        except BaseException:
+            # Replies not read would answer the next call's commands.
+            await connection.disconnect(nowait=True)
+            raise
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._connection.disconnect(nowait=True)
+
+
+def _reader_pool(url: str, name: str, block_s: float) -> ConnectionPool:
     pool = ConnectionPool.from_url(
         url,
         protocol=2,
@@ -166,7 +210,7 @@ def make_reader(url: str, name: str, *, block_s: float) -> Redis:
         max_connections=1,
     )
     _make_cancel_safe(pool)
-    return Redis.from_pool(pool)
+    return pool
 
 
 @contextmanager

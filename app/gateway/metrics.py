@@ -153,7 +153,7 @@ class ResponseMeter:
     def note(self, event: Event) -> None:
         """Take one event of the response in."""
         if isinstance(event, Delta):
-            self._note_chunk(event)
+            self.note_delta(event)
         elif isinstance(event, Finished):
             if event.queued_ms is not None:
                 self._metrics.queue_time.labels(*self._labels).observe(event.queued_ms / 1000)
@@ -178,7 +178,8 @@ class ResponseMeter:
         """End as cancelled, where no terminal event came to say so."""
         self._end(Outcome.CANCELLED)
 
-    def _note_chunk(self, event: Delta) -> None:
+    def note_delta(self, event: Delta) -> None:
+        """`note`, of a delta."""
         now = time.monotonic()
         if self._last_chunk_at is not None:
             self._gap.observe(now - self._last_chunk_at)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from app.gateway.tracing import Tracing, trace_parent
 from app.limits import Charge, Limiter, RateLimited, foreseen_tokens
 from app.routing import EngineClient, ResponseStream
 from engine.contract import (
+    Delta,
     Event,
     Failed,
     Finished,
@@ -72,7 +73,6 @@ class Answer:
         self._meter = meter
         self.charge = charge
         self.used_tokens: int | None = None
-        self._last = (1, -1)
         self.is_ended = False
 
     @property
@@ -96,17 +96,29 @@ class Answer:
             event = await anext(self._stream)
         except StopAsyncIteration:
             # The client was closed under it.
-            epoch, seq = self._last
+            epoch, next_seq = max(1, self._stream.cursor.epoch), self._stream.next_seq
             error = Unavailable("The answer's end was lost.", code="answer_lost")
-            event = Failed(self.request_id, epoch, seq + 1, error)
+            event = Failed(self.request_id, epoch, next_seq, error)
         return self._note(event)
+
+    def deliver(self, on_delta: Callable[[Delta], None]) -> None:
+        """Hand deltas over as they come in; see `ResponseStream.deliver`."""
+        meter = self._meter
+        if meter is None:
+            self._stream.deliver(on_delta)
+            return
+
+        def count(event: Delta) -> None:
+            meter.note_delta(event)
+            on_delta(event)
+
+        self._stream.deliver(count)
 
     def drain_pending(self) -> list[Event]:
         """Events that have arrived, without waiting."""
         return [self._note(event) for event in self._stream.drain_pending()]
 
     def _note(self, event: Event) -> Event:
-        self._last = (event.epoch, event.seq)
         if self._meter is not None:
             self._meter.note(event)
         if isinstance(event, Finished | Failed):

@@ -88,6 +88,7 @@ class RunningResponse:
 
     async def follow(self) -> None:
         """Pass every event on; returns after the terminal one."""
+        self.answer.deliver(self._pass_text)
         try:
             async for event in self.answer:
                 if isinstance(event, Delta):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import orjson
 from redis.exceptions import RedisError
 
-from app.redis_client import make_reader
+from app.redis_client import RedisLine
 from engine.contract import Event, event_from_wire, keys
 
 logger = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ class GatewayInbox:
         on_reconnect: Callable[[], None],
     ) -> None:
         self._key = keys.gateway(gateway_id)
-        self._redis = make_reader(
+        self._line = RedisLine(
             redis_url, f"repartee-gateway-{gateway_id}-reader", block_s=BLOCK_MS / 1000
         )
         self._on_events = on_events
@@ -75,26 +74,27 @@ class GatewayInbox:
                 self._last_id = entry_id.decode()
                 self._dispatch(fields)
 
-    async def _read(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    async def _read(self) -> list[tuple[bytes, list[bytes]]]:
+        """(id, fields and values in turn) of what has come, or comes within BLOCK_MS."""
+        # A first read that needn't wait shows a fresh connection to be good.
+        block = BLOCK_MS if self.is_connected else 1
+        head = ("XREAD", "COUNT", READ_COUNT, "BLOCK", block, "STREAMS")
+        commands: list[Sequence[bytes | str | int]] = [(*head, self._key, self._last_id)]
         now = time.monotonic()
         if now - self._trimmed_at > TRIM_S:
             milliseconds, seq = self._last_id.split("-")
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.xtrim(self._key, minid=f"{milliseconds}-{int(seq) + 1}", approximate=False)
-                pipe.expire(self._key, keys.GATEWAY_TTL_S)
-                await pipe.execute()
+            after = f"{milliseconds}-{int(seq) + 1}"
+            commands.insert(0, ("XTRIM", self._key, "MINID", "=", after))
+            commands.insert(1, ("EXPIRE", self._key, keys.GATEWAY_TTL_S))
+        reply = (await self._line.execute(commands))[-1]
+        if len(commands) > 1:
             self._trimmed_at = now
-        # A first read that needn't wait shows a fresh connection to be good.
-        block = BLOCK_MS if self.is_connected else 1
-        reply: Any = await self._redis.xread(
-            {self._key: self._last_id}, count=READ_COUNT, block=block
-        )
-        entries: list[tuple[bytes, dict[bytes, bytes]]] = reply[0][1] if reply else []
+        entries: list[tuple[bytes, list[bytes]]] = reply[0][1] if reply else []
         return entries
 
-    def _dispatch(self, fields: dict[bytes, bytes]) -> None:
+    def _dispatch(self, fields: list[bytes]) -> None:
         try:
-            events = [event_from_wire(wire) for wire in orjson.loads(fields[b"b"])]
+            events = [event_from_wire(wire) for wire in orjson.loads(_body(fields))]
         except (KeyError, TypeError, ValueError) as error:
             logger.warning("unreadable batch passed over: %s: %s", type(error).__name__, error)
             return
@@ -103,7 +103,11 @@ class GatewayInbox:
     async def close(self) -> None:
         """Drop the stream and the connection; call after `run` was cancelled."""
         try:
-            await self._redis.delete(self._key)
+            await self._line.execute([("DEL", self._key)])
         except (RedisError, OSError) as error:
             logger.debug("the gateway's stream is left to expire: %s", error)
-        await self._redis.aclose()
+        await self._line.close()
+
+
+def _body(fields: list[bytes]) -> bytes:
+    return fields[fields[::2].index(b"b") * 2 + 1]

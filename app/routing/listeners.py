@@ -107,7 +107,8 @@ class Listeners:
 
     def feed(self, event: Event) -> None:
         """Give an event to all who listen."""
-        for stream in self.of(event.request_id):
+        # A copy: whoever takes its last event leaves.
+        for stream in tuple(self._streams.get(event.request_id, ())):
             if not stream.take(event):
                 self.mend(stream)
 

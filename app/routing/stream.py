@@ -42,10 +42,12 @@ class ResponseStream:
     """
 
     __slots__ = (
+        "_fault",
         "_is_accepted",
         "_num_chars",
         "_num_known",
         "_on_close",
+        "_on_delta",
         "_on_moved",
         "_pending",
         "_waiter",
@@ -81,6 +83,8 @@ class ResponseStream:
         self.is_ended = False
         self._on_close = on_close
         self._on_moved = on_moved
+        self._on_delta: Callable[[Delta], None] | None = None
+        self._fault: Exception | None = None
         self._is_accepted = after.epoch > 0
         # Characters up to the cursor, and of those that were shown in all.
         self._num_chars = self._num_known = 0
@@ -92,19 +96,31 @@ class ResponseStream:
         """The seq that comes next."""
         return self.cursor.seq + 1 if self.cursor.epoch else 0
 
+    def deliver(self, on_delta: Callable[[Delta], None]) -> None:
+        """Hand deltas over as they come in, instead of waking whoever iterates for each.
+
+        What is pending goes to the iterator first, and so does, in its order, every event
+        of another kind.
+
+        Args:
+            on_delta: What it raises is raised to the iterator.
+        """
+        self._on_delta = on_delta
+
     def take(self, event: Event) -> bool:
         """Take an event in if it comes next; False if an earlier one is missing."""
-        if self.is_ended or event.epoch < self.cursor.epoch:
+        epoch, seq = self.cursor
+        if self.is_ended or event.epoch < epoch:
             return True
-        is_next_lease = self.cursor.epoch > 0 and event.epoch > self.cursor.epoch
-        if is_next_lease and event.seq < self.next_seq:
-            self.has_gap = self.is_ahead = True
-            return False
-        if event.seq < self.next_seq:
-            return True
+        next_seq = seq + 1 if epoch else 0
+        is_next_lease = event.epoch > epoch > 0
+        if event.seq < next_seq:
+            if is_next_lease:
+                self.has_gap = self.is_ahead = True
+            return not is_next_lease
         # A lease begins with its TakenOver, but for one that only ends the response.
-        is_begun = not is_next_lease or isinstance(event, TakenOver | Finished | Failed)
-        if event.seq > self.next_seq or not is_begun:
+        is_cut = is_next_lease and not isinstance(event, TakenOver | Finished | Failed)
+        if event.seq > next_seq or is_cut:
             self.has_gap = True
             return False
         self.cursor = Cursor(event.epoch, event.seq)
@@ -119,6 +135,9 @@ class ResponseStream:
         self._num_chars = 0
 
     def _show(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            self._show_delta(event)
+            return
         if isinstance(event, TakenOver):
             self.worker_id = event.worker_id
             self._on_moved(self)
@@ -127,20 +146,33 @@ class ResponseStream:
             if self._is_accepted:
                 return
             self._is_accepted = True
-        if isinstance(event, Delta):
-            num_shown = self._num_known - self._num_chars
-            self._num_chars += len(event.text)
+        self._put(event)
+
+    def _show_delta(self, event: Delta) -> None:
+        num_shown = self._num_known - self._num_chars
+        self._num_chars += len(event.text)
+        if num_shown > 0:
             self._num_known = max(self._num_known, self._num_chars)
-            if num_shown > 0:
-                if num_shown >= len(event.text):
-                    return
-                event = replace(event, text=event.text[num_shown:])
+            if num_shown >= len(event.text):
+                return
+            event = replace(event, text=event.text[num_shown:])
+        else:
+            self._num_known = self._num_chars
+        if self._on_delta is None or self._pending:
+            self._put(event)
+            return
+        try:
+            self._on_delta(event)
+        except Exception as error:
+            self._fault = error
+            self.end()
+
+    def _put(self, event: Event) -> None:
         self._pending.append(event)
         if len(self._pending) > MERGE_ABOVE:
             self._merge()
         if isinstance(event, Finished | Failed):
-            self.is_ended = True
-            self._on_close(self)
+            self._end()
         self._notify()
 
     def take_last(self, event: Finished | Failed) -> None:
@@ -174,6 +206,8 @@ class ResponseStream:
 
     async def __anext__(self) -> Event:
         while not self._pending:
+            if self._fault is not None:
+                raise self._fault
             if self.is_ended:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
@@ -197,6 +231,11 @@ class ResponseStream:
     def end(self) -> None:
         """No more events come; what is pending can still be read."""
         if not self.is_ended:
-            self.is_ended = True
-            self._on_close(self)
+            self._end()
         self._notify()
+
+    def _end(self) -> None:
+        self.is_ended = True
+        # It refers to whoever holds this stream.
+        self._on_delta = None
+        self._on_close(self)

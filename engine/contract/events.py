@@ -163,9 +163,11 @@ def event_from_wire(wire: Mapping[str, Any]) -> Event:
         ValueError: for an unknown kind.
     """
     kind = wire.get("t")
-    head = (wire["id"], wire["e"], wire["s"])
     if kind == "d":
-        return Delta(*head, text=wire["x"], num_tokens=wire["n"], tokens=tuple(wire["k"]))
+        # Most events by far are deltas.
+        tokens = tuple(wire["k"])
+        return Delta(wire["id"], wire["e"], wire["s"], wire["x"], wire["n"], tokens)
+    head = (wire["id"], wire["e"], wire["s"])
     if kind == "a":
         return Accepted(*head, prompt_tokens=wire["p"])
     if kind == "f":
