@@ -4,8 +4,9 @@ A full collection of Python's stops the process for as long as it takes to visit
 lives, a second with ten thousand open sockets, and by itself it comes whenever a quarter
 was added. Here what has outlived a collection is put aside (`gc.freeze`): collections
 visit what is new, which is little. References counted free nearly everything anyway, put
-aside or not. Only cycles among what was put aside need a full collection. It comes where
-no answer runs, and at the latest when memory has doubled since the last one.
+aside or not. Only cycles among what was put aside need a full collection. It comes when
+memory has grown, but no answer runs and nothing grows any more, and at the latest when
+memory has doubled since the last one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ LOOK_S = 2.0
 # Growth of the number of memory blocks since the last full collection.
 AT_LEISURE_GROWTH = 1.25
 AT_LAST_GROWTH = 2.0
+# From one look to the next, where nothing is going on.
+STEADY_GROWTH = 1.01
 
 
 class GarbageSchedule:
@@ -45,6 +48,7 @@ class GarbageSchedule:
         self._blocks = blocks
         self._thresholds = gc.get_threshold()
         self._blocks_then = 0
+        self._blocks_before = 0
         self.longest_s = 0.0
 
     async def run(self) -> None:
@@ -63,8 +67,11 @@ class GarbageSchedule:
 
     def look(self) -> None:
         """Collect everything if it is time to."""
-        growth = AT_LEISURE_GROWTH if self._is_idle() else AT_LAST_GROWTH
-        if self._blocks() > growth * self._blocks_then:
+        blocks, before = self._blocks(), self._blocks_before
+        self._blocks_before = blocks
+        is_at_leisure = self._is_idle() and blocks < STEADY_GROWTH * before
+        growth = AT_LEISURE_GROWTH if is_at_leisure else AT_LAST_GROWTH
+        if blocks > growth * self._blocks_then:
             self.collect()
 
     def collect(self) -> None:

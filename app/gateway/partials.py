@@ -33,12 +33,14 @@ class PartialMessages:
             longest so far goes.
 
     Attributes:
+        timeout_s: See above.
+        max_bytes: See above.
         num_bytes: Held now.
     """
 
     def __init__(self, timeout_s: float = MESSAGE_TIMEOUT_S, max_bytes: int = MAX_BYTES) -> None:
-        self._timeout_s = timeout_s
-        self._max_bytes = max_bytes
+        self.timeout_s = timeout_s
+        self.max_bytes = max_bytes
         # Since when, and how many bytes.
         self._held: dict[Receiving, tuple[float, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -51,8 +53,8 @@ class PartialMessages:
         self._held[socket] = since, num_bytes
         self.num_bytes += num_bytes - before
         if self._timer is None:
-            self._timer = loop.call_at(since + self._timeout_s, self._end_late)
-        while self.num_bytes > self._max_bytes:
+            self._timer = loop.call_at(since + self.timeout_s, self._end_late)
+        while self.num_bytes > self.max_bytes:
             self._end_oldest(FULL_CODE, FULL_REASON)
 
     def forget(self, socket: Receiving) -> None:
@@ -72,7 +74,7 @@ class PartialMessages:
         self._timer = None
         loop = asyncio.get_running_loop()
         while self._held:
-            due_at = next(iter(self._held.values()))[0] + self._timeout_s
+            due_at = next(iter(self._held.values()))[0] + self.timeout_s
             if due_at > loop.time():
                 self._timer = loop.call_at(due_at, self._end_late)
                 return

@@ -17,6 +17,7 @@ from app.gateway.credential_watch import CredentialWatch
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.realtime_socket import RealtimeSocket
 from app.gateway.responses import Responses
+from app.gateway.snapshots import Snapshots
 from app.gateway.socket_route import Handshake, SocketRoute
 from app.gateway.throttle import TenantThrottles
 from app.gateway.writer import SocketWriter
@@ -92,6 +93,9 @@ class RealtimeRoute(SocketRoute[RealtimeSocket]):
         metrics: Counts sockets.
         authenticator: Knows callers, also those who renew their credential.
         throttles: Slow down tenants that send too many events.
+
+    Attributes:
+        snapshots: Whole conversations on their way to clients.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class RealtimeRoute(SocketRoute[RealtimeSocket]):
         super().__init__(responses, config, metrics, authenticator, throttles)
         self._sessions = sessions
         self._feed = ChangeFeed(config.redis_url, sessions)
+        self.snapshots = Snapshots()
         self._keeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -153,7 +158,8 @@ class RealtimeRoute(SocketRoute[RealtimeSocket]):
             )
             socket = RealtimeSocket(
                 *(handshake.connection, writer, wire, conversation, self._responses),
-                *(watch, self._throttles_for(handshake.principal), subscription, self._feed),
+                *(watch, self._throttles_for(handshake.principal), subscription),
+                *(self._feed, self.snapshots),
             )
             with log_context(**socket.log_fields):
                 await socket.greet(wanted.after, wanted.response_id)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from app.gateway.conversation import Conversation
 from app.gateway.credential_watch import CredentialWatch
@@ -14,6 +15,7 @@ from app.gateway.prompt import prompt_of
 from app.gateway.responses import Answer, Responses
 from app.gateway.resume import resume_state, running_answer
 from app.gateway.running import RunningResponse
+from app.gateway.snapshots import Snapshots
 from app.gateway.socket_connection import SocketConnection
 from app.gateway.socket_route import OpenSocket
 from app.gateway.tab_sync import TabSync, response_view
@@ -66,6 +68,7 @@ class RealtimeSocket(OpenSocket):
         throttles: Slow down whoever sends too many events: the socket's, the tenant's.
         subscription: Changes of the session, made here or elsewhere.
         feed: Where they come from.
+        snapshots: Sends what the session holds.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class RealtimeSocket(OpenSocket):
         throttles: tuple[Throttle, ...],
         subscription: Subscription,
         feed: ChangeFeed,
+        snapshots: Snapshots,
     ) -> None:
         super().__init__(connection, writer, watch, throttles)
         self._wire = wire
@@ -86,11 +90,13 @@ class RealtimeSocket(OpenSocket):
         self._responses = responses
         self._subscription = subscription
         self._feed = feed
+        self._snapshots = snapshots
         self._running: dict[str, RunningResponse] = {}
         self._drafts = Drafts(conversation, responses, watch.principal)
         self._goodbye: tuple[int, str] | None = None
         self._tabs = TabSync(
             *(subscription, conversation, wire, writer, responses),
+            show=partial(snapshots.send, connection, writer),
             start=self._start,
             running=self._running.get,
         )
@@ -121,11 +127,11 @@ class RealtimeSocket(OpenSocket):
             # The place is in another response than the one that runs.
             after = None
         self._wire.settings = conversation.settings
-        self._writer.send_all(
-            self._wire.opened(
-                conversation.opened_items(), conversation.title, state, self.watch.principal.tier
-            )
+        pages = self._wire.opened(
+            conversation.opened_items(), conversation.title, state, self.watch.principal.tier
         )
+        conversation.let_go()
+        await self._snapshots.send(self._connection, self._writer, pages)
         if resumed is not None and conversation.active is not None:
             answer, events = resumed
             view = response_view(self._wire, conversation.active)

@@ -216,9 +216,13 @@ class GatewayServer(uvicorn.Server):
         gateway: What it serves.
     """
 
+
+    Attributes:
+        partials: Messages that its sockets have begun to receive.
     def __init__(self, gateway: Gateway) -> None:
         # uvicorn's own lines would show query strings and headers.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        self.partials = PartialMessages()
         config = gateway.config
         super().__init__(
             uvicorn.Config(
@@ -229,7 +233,7 @@ class GatewayServer(uvicorn.Server):
                     partial(
                         SocketConnection,
                         pings=PingWheel(config.ping_interval_s, config.ping_timeout_s),
-                        partials=PartialMessages(),
+                        partials=self.partials,
                     ),
                 ),
                 lifespan="on",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from app.gateway.conversation import Conversation, shown_item
@@ -67,6 +67,7 @@ class TabSync:
         wire: Renders events.
         writer: The socket.
         responses: The way to the engine.
+        show: Sends the frames of the whole conversation.
         start: Follows a response on the socket.
         running: Finds a response that the socket follows now.
     """
@@ -78,6 +79,7 @@ class TabSync:
         wire: RealtimeWire,
         writer: SocketWriter,
         responses: Responses,
+        show: Callable[[Sequence[bytes]], Awaitable[None]],
         start: Callable[[RunningResponse], RunningResponse],
         running: Callable[[str], RunningResponse | None],
     ) -> None:
@@ -86,6 +88,7 @@ class TabSync:
         self._wire = wire
         self._writer = writer
         self._responses = responses
+        self._show_pages = show
         self._start = start
         self._running = running
         self._version = conversation.version
@@ -334,7 +337,8 @@ class TabSync:
                 self._tell_own(version)
             self._wire.settings = conversation.settings
             frames = self._wire.resynced(conversation.opened_items(), conversation.title)
-            self._writer.send_all(frames)
+            conversation.let_go()
+            await self._show_pages(frames)
             self._show_active(conversation.active)
         self._is_resyncing = False
         self.open()

@@ -67,11 +67,23 @@ async def test_everything_is_collected_when_it_is_time_to(
     knot = forgotten()
     process.is_idle, process.num_blocks = is_idle, num_blocks
     process.schedule.look()
+    process.schedule.look()
     assert (knot() is None) == is_due
     # Growth counts from the last one.
     later = forgotten()
     process.schedule.look()
     assert later() is not None or not is_due
+
+
+async def test_nothing_is_collected_while_sockets_are_still_being_opened(process: Process) -> None:
+    knot = forgotten()
+    process.is_idle = True
+    for num_blocks in range(1100, 2000, 100):
+        process.num_blocks = num_blocks
+        process.schedule.look()
+    assert knot() is not None
+    process.schedule.look()
+    assert knot() is None
 
 
 async def test_garbage_that_keeps_coming_is_bounded() -> None:
