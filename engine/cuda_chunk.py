@@ -16,13 +16,13 @@ from engine.cuda_graph import Pool, StepGraph
 from engine.sampling_rows import sampling_row
 from engine.shared_prefix import Group, fill_tiles
 from engine.step import Work
-from kernels.cuda.launch import overlapped_launches
+from kernels.cuda.launch import OVERLAP_ROWS, overlapped_launches
 from kernels.decode_state.triton import advance
 from kernels.kv_cache import AttentionBatch, LayerCache, SharedPrefix
 from kernels.sampling.triton import DeviceRows, sample_rows
 
-# Rows from which starting a kernel early gains less than it disturbs.
-OVERLAP_ROWS = 64
+# Contexts at which another number of programs shares a sequence's attention.
+CONTEXT_STEPS = (1024, 4096, 16384, 65536, 1 << 20)
 
 Forward = Callable[..., torch.Tensor]
 Rows = Sequence[Work]

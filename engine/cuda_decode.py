@@ -10,16 +10,15 @@ import torch
 
 from engine.config import EngineConfig
 from engine.cuda_ahead import Ahead, AheadLength
-from engine.cuda_chunk import DecodeChunk, Rows, Segment
+from engine.cuda_chunk import CONTEXT_STEPS, DecodeChunk, Rows, Segment
 from engine.cuda_shelf import GraphShelf
 from engine.runner import Model
 from engine.shared_prefix import PrefixFinder, num_tiles, tile_sequences
 from kernels.kv_cache import LayerCache
+from kernels.paged_attention import triton as kernel
 
 # Batch sizes with a graph of their own; between them rows are padded.
-ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-# Contexts at which another number of programs shares a sequence's attention.
-CONTEXT_STEPS = (1024, 4096, 16384, 65536, 1 << 20)
+ROW_COUNTS = kernel.ROW_COUNTS
 
 
 @dataclass(slots=True)
@@ -123,6 +122,14 @@ class Decoder:
         num_steps = max(item.num_decode_steps for item in work)
         self._ahead_length.plan_done(now, now - started - self._shelf.setup_s, num_steps)
         return tokens
+
+    def goes_alone(self, work: Rows) -> bool:
+        """Whether a decode step of its own is cheaper than rows in a pass with prompts.
+
+        It is where its tokens are made already, or where prefixes in common are read once.
+        """
+        is_made = self._ahead is not None and None not in self._ahead.find(work)
+        return is_made or bool(self._prefixes.find(work))
 
     def launch(self, work: Rows, started: float, goes_on: bool) -> Launched:
         """Start what a plan's decodes want and isn't made yet.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.cuda_chunk import CONTEXT_STEPS
 from engine.runner import Model, StepInputs
 from kernels.kv_cache import AttentionBatch, LayerCache
 from kernels.paged_attention.triton import is_whole_prompt
@@ -30,10 +31,56 @@ class EagerPass:
         # Of the library's attention: by thread, since each has plans of its own, and length.
         self._planned: set[tuple[int, int]] = set()
 
-    def prepare(self, inputs: StepInputs) -> float:
+    def logits(self, inputs: StepInputs) -> tuple[torch.Tensor, float]:
+        """[R, vocab] of the rows that `inputs` wants, on the device, not waited for.
+
+        And the seconds that went into what the next pass of the kind finds in place.
+        """
+        batch = self._batch(inputs.batch)
+        pieces = batch if batch.apart is None else batch.apart[1]
+        setup_s = self._plan_library(pieces)
+        logits = self._model.forward(
+            self._move(inputs.token_ids), self._move(inputs.positions), self._move(inputs.slots),
+            batch, self._caches, self._move(inputs.logits_rows),
+        )  # fmt: skip
+        return logits, setup_s
+
+    def _batch(self, batch: AttentionBatch) -> AttentionBatch:
+        """`batch` on the device, its leading single tokens told apart from longer pieces."""
+        starts, lens, tables = batch.query_starts, batch.context_lens, _widened(batch.block_tables)
+        count = int((starts.diff() != 1).long().argmax())
+        apart = None
+        if count:
+            # Each with tensors of its own: where they begin decides which kernel is compiled.
+            apart = (
+                self._moved(starts[: count + 1], lens[:count], tables[:count], 1),
+                self._moved(
+                    starts[count:] - count, lens[count:], tables[count:], batch.max_query_len
+                ),
+            )
+        return self._moved(starts, lens, tables, batch.max_query_len, apart)
+
+    def _moved(
+        self,
+        starts: torch.Tensor,
+        lens: torch.Tensor,
+        tables: torch.Tensor,
+        max_query_len: int,
+        apart: tuple[AttentionBatch, AttentionBatch] | None = None,
+    ) -> AttentionBatch:
+        longest = int(lens.max())
+        if max_query_len == 1:
+            # As in the graphs.
+            longest = next(step for step in CONTEXT_STEPS if step >= longest)
+        return AttentionBatch(
+            self._move(starts), self._move(lens), self._move(tables), max_query_len, longest,
+            apart=apart,
+        )  # fmt: skip
+
+    def _plan_library(self, pieces: AttentionBatch) -> float:
         """Let the library plan for a long prompt's length; how long it took, seconds."""
-        num_tokens = len(inputs.token_ids)
-        if not is_whole_prompt(num_tokens, self._caches[0], inputs.batch):
+        num_tokens = pieces.max_query_len
+        if not is_whole_prompt(num_tokens, self._caches[0], pieces):
             return 0.0
         key = (threading.get_ident(), padded_length(num_tokens))
         if key in self._planned:
@@ -46,17 +93,10 @@ class EagerPass:
         self._planned.add(key)
         return time.perf_counter() - started
 
-    def logits(self, inputs: StepInputs) -> torch.Tensor:
-        """[R, vocab] of the rows that `inputs` wants, on the device."""
-        batch = inputs.batch
-        moved = AttentionBatch(
-            self._move(batch.query_starts), self._move(batch.context_lens),
-            self._move(batch.block_tables), batch.max_query_len, batch.max_context_len,
-        )  # fmt: skip
-        return self._model.forward(
-            self._move(inputs.token_ids), self._move(inputs.positions), self._move(inputs.slots),
-            moved, self._caches, self._move(inputs.logits_rows),
-        )  # fmt: skip
-
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
+
+
+def _widened(tables: torch.Tensor) -> torch.Tensor:
+    """Block tables of a width that is no multiple of 16, for which kernels are compiled apart."""
+    return torch.nn.functional.pad(tables, (0, (1 - tables.shape[1]) % 16))

@@ -95,8 +95,8 @@ class PromptPass:
 
     def _launch_eagerly(self, plan: StepPlan) -> Launched:
         inputs = StepInputs(plan, self._caches[0].block_size)
-        self._shelf.setup_s += self._eager.prepare(inputs)
-        logits = self._eager.logits(inputs)
+        logits, setup_s = self._eager.logits(inputs)
+        self._shelf.setup_s += setup_s
         if not inputs.rows:
             return Launched(plan, None)
         return Launched(plan, sample_triton(logits, SamplingBatch.from_rows(inputs.rows)))

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from engine.config import EngineConfig
-from engine.cuda_decode import CONTEXT_STEPS, ROW_COUNTS, Decoder
-from engine.cuda_memory import MAX_GRAPHS, gauges
+from engine.cuda_chunk import CONTEXT_STEPS
+from engine.cuda_decode import ROW_COUNTS, Decoder
+from engine.cuda_memory import MAX_GRAPHS, MAX_LOGITS_ROWS, gauges
 from engine.cuda_prefill import PIECE_LENGTHS
 from engine.cuda_prompts import PromptPass
 from engine.cuda_shelf import GraphShelf
@@ -22,6 +23,9 @@ from engine.model.config import ModelConfig
 from engine.runner import Model, StepInputs, accepted_tokens
 from engine.sampling_rows import is_plain
 from engine.step import StepOutput, StepPlan, StepTimes, Work
+
+# Tokens of prompts from which rows that decode are computed with them instead of by a graph.
+ONE_PASS_TOKENS = 256
 
 
 class CudaRunner:
@@ -144,6 +148,9 @@ class CudaRunner:
         if not others and len(decodes) <= ROW_COUNTS[-1]:
             return self.decoder.tokens(decodes, started)
         self.decoder.interrupted()
+        if _fit_one_pass(decodes, others) and not self.decoder.goes_alone(decodes):
+            # In a pass of hundreds of tokens a few more cost next to nothing.
+            decodes, others = [], [*decodes, *others]
         # Prompts go first: while they are computed, the host prepares the decodes.
         passes = self.prompts.launch(others) if others else []
         tokens: dict[int, list[int]] = {}
@@ -179,6 +186,18 @@ class CudaRunner:
 def _goes_in_chunks(item: Work) -> bool:
     """Whether the next tokens depend on nothing but the device's own state."""
     return item.num_tokens == 1 and not item.draft and item.samples and is_plain(item.sequence)
+
+
+def _fit_one_pass(decodes: list[Work], others: list[Work]) -> bool:
+    """Whether rows that decode one token may go with others that are launched one by one."""
+    num_tokens = sum(item.num_tokens for item in others)
+    num_logits = len(decodes) + sum(1 + len(item.draft) for item in others if item.samples)
+    return (
+        len(decodes) > 0
+        and num_tokens >= ONE_PASS_TOKENS
+        and num_logits <= MAX_LOGITS_ROWS
+        and all(item.num_decode_steps == 1 for item in decodes)
+    )
 
 
 def table_bytes(max_blocks: int) -> int:

@@ -129,6 +129,9 @@ class AttentionBatch:
         max_context_len: The longest context in this batch.
         shared: On CUDA, for a decode step: which prefixes are read together; None reads
             each sequence's own. The CPU finds them by itself.
+        apart: On CUDA: the same sequences in two batches, first those that decode, one
+            query token each, then those with longer pieces, which other kernels compute;
+            None takes all for pieces. The CPU tells them apart by itself.
     """
 
     query_starts: torch.Tensor
@@ -137,6 +140,7 @@ class AttentionBatch:
     max_query_len: int
     max_context_len: int
     shared: SharedPrefix | None = None
+    apart: tuple[AttentionBatch, AttentionBatch] | None = None
 
     def __post_init__(self) -> None:
         num_sequences = self.context_lens.numel()

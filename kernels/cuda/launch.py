@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import triton
 
+# Rows from which starting a kernel early gains less than it disturbs.
+OVERLAP_ROWS = 64
 TUNING = Path(__file__).parent.parent / "tuning"
 
 _overlap = contextvars.ContextVar("overlap", default=False)

@@ -6,7 +6,14 @@ import torch
 import triton
 
 from kernels.checks import expect
-from kernels.cuda.launch import capability, num_multiprocessors, overlap_options, tuned
+from kernels.cuda.launch import (
+    OVERLAP_ROWS,
+    capability,
+    num_multiprocessors,
+    overlap_options,
+    overlapped_launches,
+    tuned,
+)
 from kernels.cuda.scratch import FLOATS, float_scratch, tickets
 from kernels.kv_cache import KV_DTYPES, AttentionBatch, LayerCache, SharedPrefix
 from kernels.paged_attention.decode_kernel import decode_kernel
@@ -21,6 +28,9 @@ from kernels.paged_attention.whole_prompt import (
 
 LOG2_E = 1.4426950408889634
 MAX_SPLITS = 32
+# Numbers of sequences that decode are told apart as far as this: each has a kernel to be
+# compiled.
+ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 # Query rows, tokens by heads of a KV head, that a program of `verify_kernel` takes at most.
 _VERIFY_ROWS = 128
 
@@ -43,13 +53,31 @@ def paged_attention(
     if is_whole_prompt(q.shape[0], cache, batch):
         return whole_prompt(q, cache, batch, scale)
     out = torch.empty(q.shape[0], q.shape[1] * head_dim, dtype=q.dtype, device=q.device)
-    if batch.max_query_len == 1 and num_sequences == q.shape[0]:
+    if batch.apart is None:
+        _attend(q, cache, batch, scale, out)
+        return out
+    singles, pieces = batch.apart
+    first = len(singles.context_lens)
+    with overlapped_launches(first < OVERLAP_ROWS):
+        # As in a graph of decodes, so that it is the same kernel.
+        _attend(q[:first], cache, singles, scale, out[:first])
+    if is_whole_prompt(q.shape[0] - first, cache, pieces):
+        out[first:] = whole_prompt(q[first:], cache, pieces, scale)
+    else:
+        _attend(q[first:], cache, pieces, scale, out[first:])
+    return out
+
+
+def _attend(
+    q: torch.Tensor, cache: LayerCache, batch: AttentionBatch, scale: float, out: torch.Tensor
+) -> None:
+    """The kernel for this kind of batch, into `out`."""
+    if batch.max_query_len == 1 and len(batch.context_lens) == q.shape[0]:
         _decode(q, cache, batch, scale, out)
     elif _is_verify(q, cache, batch):
         _verify(q, cache, batch, scale, out)
     else:
         _prefill(q, cache, batch, scale, out)
-    return out
 
 
 def is_whole_prompt(num_tokens: int, cache: LayerCache, batch: AttentionBatch) -> bool:
@@ -79,9 +107,10 @@ def _decode(
     _, num_kv, block_size, head_dim = cache.k.shape
     num_sequences, num_q = q.shape[0], q.shape[1]
     group = num_q // num_kv
-    key = f"{num_kv}x{group}x{head_dim},{num_sequences}"
+    rows = next((count for count in ROW_COUNTS if count >= num_sequences), num_sequences)
+    key = f"{num_kv}x{group}x{head_dim},{rows}"
     settings = tuned("paged_attention_decode", key)
-    splits = settings.get("splits") or num_splits(num_sequences, num_kv, batch.max_context_len)
+    splits = settings.get("splits") or num_splits(rows, num_kv, batch.max_context_len)
     prefix_splits = 0
     if batch.shared is not None:
         prefix_splits = _prefix_splits(batch.shared, num_kv, key)

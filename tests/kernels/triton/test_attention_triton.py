@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 import torch
@@ -129,3 +130,30 @@ def test_real_shapes_on_the_card(
         device,
         *make_case(query_lens, context_lens, num_kv * group, num_kv, head_dim, 16, dtype),
     )
+
+
+def test_decodes_beside_pieces_take_kernels_of_their_own(
+    device: torch.device, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.cuda_eager import EagerPass
+
+    subject = importlib.import_module("kernels.paged_attention.triton")
+    kinds: list[tuple[str, int]] = []
+    for name in ("_decode", "_prefill", "_verify"):
+        kernel = getattr(subject, name)
+
+        def noted(q: torch.Tensor, *rest: Any, name: str = name, kernel: Any = kernel) -> None:
+            kinds.append((name, len(q)))
+            kernel(q, *rest)
+
+        monkeypatch.setattr(subject, name, noted)
+    q, cache, batch = make_case([1, 1, 1, 40, 9], [70, 1, 33, 40, 25], 4, 2, 32, 16, dtype)
+    nothing: Any = None
+    apart = EagerPass(nothing, (), device)._batch(batch)
+    assert apart.apart is not None
+    assert apart.apart[0].block_tables.shape[1] % 16 == 1
+    expected = reference.paged_attention(q, cache, batch, 0.2)
+    on_device = LayerCache(*(tensor.to(device) for tensor in cache.tensors()))
+    actual = subject.paged_attention(q.to(device), on_device, apart, 0.2)
+    assert_near(actual, expected, 8e-3)
+    assert kinds == [("_decode", 3), ("_prefill", 49)]

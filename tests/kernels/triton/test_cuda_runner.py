@@ -164,3 +164,82 @@ def test_pieces_of_a_prompt_give_what_the_whole_gives(
     if device.type == "cpu":
         cpu = CpuRunner(model, CONFIG)
         assert cpu.run(StepPlan((Work(whole, 0, 28, True),))).tokens[7] == output.tokens[7]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"frequency_penalty": 0.5}])
+def test_decodes_beside_a_prompt_take_its_pass(
+    device: torch.device, model: CausalLM, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+) -> None:
+    from engine import cuda_runner
+    from engine.cuda_eager import EagerPass
+
+    passes: list[int] = []
+    logits = EagerPass.logits
+
+    def counted(self: EagerPass, inputs: Any) -> Any:
+        passes.append(len(inputs.token_ids))
+        return logits(self, inputs)
+
+    monkeypatch.setattr(EagerPass, "logits", counted)
+
+    def tokens_of(least_tokens: int) -> list[list[int]]:
+        monkeypatch.setattr(cuda_runner, "ONE_PASS_TOKENS", least_tokens)
+        runner = make_runner(model, device, 3)
+        chats = sequences()[:2]
+        runner.run(StepPlan(tuple(Work(seq, 0, len(seq.tokens) - 1, False) for seq in chats)))
+        late = [make_sequence(8, 9, 40, **sampling), make_sequence(9, 12, 48)]
+        passes.clear()
+        for seq in late:
+            work = [
+                *(Work(chat, len(chat.tokens) - 1, 1, True) for chat in chats),
+                Work(seq, 0, len(seq.tokens), True),
+            ]
+            output = runner.run(StepPlan(tuple(work))).tokens
+            chats.append(seq)
+            for chat in chats:
+                chat.tokens += output[chat.id]
+        for _ in range(2):
+            work = [Work(chat, len(chat.tokens) - 1, 1, True, num_decode_steps=3) for chat in chats]
+            output = runner.run(StepPlan(tuple(work))).tokens
+            for chat in chats:
+                chat.tokens += output[chat.id]
+        return [chat.tokens for chat in chats]
+
+    together = tokens_of(4)
+    assert passes[:2] == [2 + 9, 3 + 12]
+    apart = tokens_of(1 << 30)
+    assert passes[:2] == [9, 12 + (1 if sampling else 0)]
+    if device.type == "cpu":
+        assert together == apart
+
+
+def test_more_logits_than_there_is_memory_for_take_several_passes(
+    device: torch.device, model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine import cuda_prompts
+    from engine.cuda_eager import EagerPass
+
+    sizes: list[int] = []
+    logits = EagerPass.logits
+
+    def counted(self: EagerPass, inputs: Any) -> Any:
+        sizes.append(len(inputs.logits_rows))
+        return logits(self, inputs)
+
+    def tokens_of(most: int) -> dict[int, list[int]]:
+        monkeypatch.setattr(cuda_prompts, "MAX_LOGITS_ROWS", most)
+        runner = make_runner(model, device, 1)
+        chats = sequences()[:4]
+        runner.run(StepPlan(tuple(Work(seq, 0, len(seq.tokens) - 1, False) for seq in chats)))
+        # With drafts too long for any graph.
+        plan = tuple(Work(seq, len(seq.tokens) - 1, 1, True, tuple(range(17))) for seq in chats)
+        sizes.clear()
+        return runner.run(StepPlan(plan)).tokens
+
+    monkeypatch.setattr(EagerPass, "logits", counted)
+    whole = tokens_of(256)
+    assert sizes == [4 * 18]
+    in_parts = tokens_of(40)
+    assert sizes == [2 * 18, 2 * 18]
+    if device.type == "cpu":
+        assert in_parts == whole
