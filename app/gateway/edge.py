@@ -14,8 +14,9 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.auth import Authenticator, Principal, credential_of, offered_subprotocols
+from app.auth import Authenticator, Credential, Principal, credential_of, offered_subprotocols
 from app.gateway.edge_answer import CLIENT_LEFT, EdgeAnswer
+from app.gateway.failed_logins import FailedLogins
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.ops.access import OpsAccess
 from app.gateway.origins import OriginPolicy
@@ -27,7 +28,12 @@ from app.gateway.transport import CONNECTION, HttpConnection
 from app.limits import Limiter, RateLimited
 from app.limits.limiter import standing
 from app.protocol.errors import RequestHeadTooLarge, UnknownRoute
-from engine.contract import InvalidRequest, PermissionDenied, ReparteeError
+from engine.contract import (
+    AuthenticationFailed,
+    InvalidRequest,
+    PermissionDenied,
+    ReparteeError,
+)
 from engine.contract.logs import log_context
 
 logger = logging.getLogger(__name__)
@@ -84,6 +90,7 @@ class Edge:
         self._ops = ops
         self._sockets = sockets
         self._routes = frozenset(routes)
+        self._failures = FailedLogins()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -181,7 +188,8 @@ class Edge:
         """Who asks.
 
         Raises:
-            AuthenticationFailed: nobody known; PermissionDenied: not for this.
+            AuthenticationFailed: nobody known; PermissionDenied: not for this;
+            Overloaded: too many have failed from there.
         """
         is_socket = scope["type"] == "websocket"
         offered = headers.getlist("sec-websocket-protocol") if is_socket else ()
@@ -190,7 +198,7 @@ class Edge:
             offered_subprotocols(offered),
             tickets_of(scope["query_string"]) if is_socket else (),
         )
-        principal = await self._authenticator.authenticate(credential)
+        principal = await self._authenticate(scope, credential)
         connection: HttpConnection | SocketConnection = scope["state"][CONNECTION]
         if connection.place is not None:
             connection.place.prove()
@@ -198,6 +206,20 @@ class Edge:
             raise PermissionDenied(
                 "Client secrets and tickets open sockets only.", code="ephemeral_credential"
             )
+        return principal
+
+    async def _authenticate(self, scope: Scope, credential: Credential | None) -> Principal:
+        """Ask the authenticator, unless too many wrong credentials came from there."""
+        if credential is None:
+            return await self._authenticator.authenticate(None)
+        address = scope["client"][0] if scope.get("client") else ""
+        self._failures.check(address, credential)
+        try:
+            principal = await self._authenticator.authenticate(credential)
+        except AuthenticationFailed:
+            self._failures.note(address, credential)
+            raise
+        self._failures.remember(credential)
         return principal
 
 

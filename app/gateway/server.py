@@ -34,6 +34,7 @@ from app.gateway.gate import Gate, raise_file_limit
 from app.gateway.grants import GrantRoutes
 from app.gateway.health import HealthRoutes
 from app.gateway.keepalive import PingWheel
+from app.gateway.log_bounds import server_lines
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.models import ModelRoutes
 from app.gateway.ops import OpsAccess, OpsBoard, OpsRoutes
@@ -214,15 +215,16 @@ class GatewayServer(uvicorn.Server):
 
     Args:
         gateway: What it serves.
-    """
-
 
     Attributes:
         partials: Messages that its sockets have begun to receive.
+    """
+
     def __init__(self, gateway: Gateway) -> None:
+        self.partials = PartialMessages()
         # uvicorn's own lines would show query strings and headers.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
-        self.partials = PartialMessages()
+        logging.getLogger("uvicorn.error").addFilter(server_lines)
         config = gateway.config
         super().__init__(
             uvicorn.Config(

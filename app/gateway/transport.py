@@ -32,8 +32,9 @@ SEND_BUFFER_BYTES = 64 * 1024
 WRITE_HIGH_WATER_BYTES = 32 * 1024
 CLOSE_TIMEOUT_S = 3.0
 USER_TIMEOUT_MS = 20_000
-# How long a request, head and body, may take to arrive.
-REQUEST_TIMEOUT_S = 60.0
+# How long a request's head may take to arrive, and then its body.
+HEAD_TIMEOUT_S = 15.0
+BODY_TIMEOUT_S = 60.0
 FULL_RETRY_MS = 1000
 BAD_REQUEST = InvalidRequest("The request is not sound HTTP.", code="invalid_http")
 _LONG_HEAD = RequestHeadTooLarge("The request's head is too long.")
@@ -94,6 +95,7 @@ class HttpConnection(H11Protocol):
         self.place: Place | None = None
         self._is_refused = False
         self._arrival: asyncio.TimerHandle | None = None
+        self._awaits_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
@@ -120,10 +122,11 @@ class HttpConnection(H11Protocol):
         if self._is_refused:
             return
         is_upgraded = self.transport.get_protocol() is not self
-        if is_upgraded or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        awaits_body = self.conn.their_state is h11.SEND_BODY
+        if is_upgraded or (not awaits_body and self.conn.their_state is not h11.IDLE):
             self._stop_timing()
-        elif self._arrival is None:
-            self._time_arrival()
+        elif self._arrival is None or awaits_body != self._awaits_body:
+            self._time_arrival(awaits_body=awaits_body)
 
     def send_400_response(self, msg: str) -> None:
         """See uvicorn, which calls this from where it catches h11's error."""
@@ -147,8 +150,11 @@ class HttpConnection(H11Protocol):
         self.transport.write_eof()
         self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
-    def _time_arrival(self) -> None:
-        self._arrival = self.loop.call_later(REQUEST_TIMEOUT_S, self.abort)
+    def _time_arrival(self, *, awaits_body: bool = False) -> None:
+        self._stop_timing()
+        self._awaits_body = awaits_body
+        timeout_s = BODY_TIMEOUT_S if awaits_body else HEAD_TIMEOUT_S
+        self._arrival = self.loop.call_later(timeout_s, self.abort)
 
     def _stop_timing(self) -> None:
         if self._arrival is not None:
