@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 # Tokens that must agree before a continuation is guessed.
-MIN_MATCH = 3
+MIN_MATCH = 2
 # Longer agreement is not told apart.
 MAX_MATCH = 8
 # Earlier places looked at for one guess, the latest first.

@@ -65,7 +65,7 @@ class Scheduler:
         self.budget = StepBudget()
         self.waits = WaitEstimator(config, self.budget)
         self.forming = BatchForming(config.batch_wait_ms / 1000, self.budget)
-        self.speculation = Speculation(config)
+        self.speculation = Speculation(config, self._row_ms)
         self.swaps = Swaps(self.blocks, host_tier)
         self.warm_ups = WarmUps(config, self.blocks, self.swaps)
         self._queue = self.queue_type(config)
@@ -223,6 +223,11 @@ class Scheduler:
         decodes = [item for item in plan.work if item.samples and item.num_tokens == 1]
         elapsed_ms /= num_steps
         if len(decodes) == len(plan.work):
-            self.speculation.record_cost(plan.num_tokens, elapsed_ms)
+            num_guessed = plan.num_tokens - len(decodes)
+            self.speculation.record_cost(len(decodes), num_guessed, elapsed_ms)
         if not any(item.draft for item in decodes):
             self.budget.record(len(decodes), plan.num_tokens - len(decodes), elapsed_ms)
+
+    def _row_ms(self) -> float:
+        """About what one token more costs in a step: as much as in prompts, at least."""
+        return self.budget.prompt_token_ms or 0.0

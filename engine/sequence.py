@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.contract import GenerateRequest, SamplingParams, Tier, Usage
-from engine.ngrams import MIN_MATCH, NgramIndex
+from engine.guess_rates import GuessRates
+from engine.ngrams import NgramIndex
 from engine.text_stream import TextStream
 
 
@@ -19,21 +20,36 @@ class Status(StrEnum):
 TIER_RANKS = {Tier.VIP: 0, Tier.STANDARD: 1, Tier.BATCH: 2}
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """How a sequence may go on.
+
+    Attributes:
+        position: Of the first guessed token.
+        tokens: Guessed.
+        match: Length of the agreement behind them.
+    """
+
+    position: int
+    tokens: tuple[int, ...]
+    match: int
+
+
 @dataclass(slots=True)
 class Drafting:
     """One sequence's guessing.
 
     Attributes:
+        rates: How often its guesses are right.
         index: Where its n-grams are.
-        rate: Moving share of its guessed tokens that stood.
-        last_match: Length of the agreement behind its last guess.
-        num_drafted: Tokens guessed.
+        guess: The last one, whether or not it was checked.
+        num_drafted: Tokens guessed and checked.
         num_accepted: Of these, how many stood.
     """
 
+    rates: GuessRates
     index: NgramIndex = field(default_factory=NgramIndex)
-    rate: float = 0.5
-    last_match: int = MIN_MATCH
+    guess: Guess | None = None
     num_drafted: int = 0
     num_accepted: int = 0
 
