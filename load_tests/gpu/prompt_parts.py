@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -34,25 +36,19 @@ def show(name: str, calls: list[Callable[[], object]]) -> None:
 
 def products(tokens: int) -> None:
     """FP8 with a scale a row on both sides, one a tensor, and bf16."""
+    one = torch.ones((), device="cuda")
     for name, (rows, columns) in SHAPES.items():
         x = torch.randn(tokens, columns, device="cuda").bfloat16()
         q, scale = quantize_rows(x, None, 0.0, "fp8")
-        scale = scale.unsqueeze(1)
-        one = torch.ones((), device="cuda")
+        row_scale = torch.ones(1, rows, device="cuda")
         dense = [
             torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) for _ in range(COPIES)
         ]
         weights = [weight.to(torch.float8_e4m3fn) for weight in dense]
-        row_scale = torch.ones(1, rows, device="cuda")
-
-        def fp8(weight: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-            return torch._scaled_mm(
-                q, weight.T, left, right, out_dtype=torch.bfloat16, use_fast_accum=True
-            )
-
-        show(f"{name}, FP8 by row", [lambda w=w: fp8(w, scale, row_scale) for w in weights])
-        show(f"{name}, FP8 by tensor", [lambda w=w: fp8(w, one, one) for w in weights])
-        show(f"{name}, bf16", [lambda w=w: torch.mm(x, w.T) for w in dense])
+        fp8 = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)
+        for kind, scales in (("row", (scale.unsqueeze(1), row_scale)), ("tensor", (one, one))):
+            show(f"{name}, FP8 by {kind}", [partial(fp8, q, w.T, *scales) for w in weights])
+        show(f"{name}, bf16", [partial(torch.mm, x, w.T) for w in dense])
 
 
 def mlp(tokens: int) -> None:
@@ -68,7 +64,7 @@ def mlp(tokens: int) -> None:
             swiglu(torch.mm(x[first : first + size], weight.T), out[first : first + size])
 
     for size in (tokens, tokens // 2, tokens // 4, tokens // 8):
-        show(f"gate, up, SwiGLU, {size} rows at once", [lambda w=w: run(w, size) for w in weights])
+        show(f"gate, up, SwiGLU, {size} rows at once", [partial(run, w, size) for w in weights])
 
 
 def attention(tokens: int) -> None:
@@ -76,19 +72,18 @@ def attention(tokens: int) -> None:
     width = (HEADS + 2 * KV_HEADS) * DIM
     matrices = [torch.randn(tokens, width, device="cuda").bfloat16() for _ in range(COPIES)]
 
-    def attend(qkv: torch.Tensor, contiguous: bool) -> torch.Tensor:
+    def attend(qkv: torch.Tensor, copies: bool) -> torch.Tensor:
         heads = qkv.view(tokens, HEADS + 2 * KV_HEADS, DIM).transpose(0, 1).unsqueeze(0)
         parts = heads.split([HEADS, KV_HEADS, KV_HEADS], dim=1)
-        if contiguous:
+        if copies:
             parts = tuple(part.contiguous() for part in parts)
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             return torch.nn.functional.scaled_dot_product_attention(
                 *parts, is_causal=True, enable_gqa=True
             )
 
-    for contiguous in (False, True):
-        name = "attention, copied first" if contiguous else "attention, views of q, k, v"
-        show(name, [lambda m=m: attend(m, contiguous) for m in matrices])
+    show("attention, views of q, k, v", [partial(attend, m, False) for m in matrices])
+    show("attention, copied first", [partial(attend, m, True) for m in matrices])
 
 
 def passes(tokens: int) -> None:
@@ -97,12 +92,12 @@ def passes(tokens: int) -> None:
     xs = [torch.randn(tokens, HIDDEN, device="cuda").bfloat16() for _ in range(COPIES)]
     both = [torch.randn(tokens, 2 * MLP, device="cuda").bfloat16() for _ in range(COPIES)]
     out = torch.empty(tokens, MLP, device="cuda", dtype=torch.bfloat16)
-    show("norm", [lambda x=x: rms_norm(x, norm, 1e-5) for x in xs])
-    show("norm to FP8", [lambda x=x: quantize_rows(x, norm, 1e-5, "fp8") for x in xs])
-    show("to FP8", [lambda x=x: quantize_rows(x, None, 1e-5, "fp8") for x in xs])
-    show("x += product", [lambda x=x, y=y: x.add_(y) for x, y in zip(xs, xs[1:], strict=False)])
-    show("SwiGLU", [lambda b=b: swiglu(b, out) for b in both])
-    show("SwiGLU to FP8", [lambda b=b: swiglu_rows(b) for b in both])
+    show("norm", [partial(rms_norm, x, norm, 1e-5) for x in xs])
+    show("norm to FP8", [partial(quantize_rows, x, norm, 1e-5, "fp8") for x in xs])
+    show("to FP8", [partial(quantize_rows, x, None, 1e-5, "fp8") for x in xs])
+    show("x += product", [partial(x.add_, y) for x, y in pairwise(xs)])
+    show("SwiGLU", [partial(swiglu, b, out) for b in both])
+    show("SwiGLU to FP8", [partial(swiglu_rows, b) for b in both])
 
 
 def main() -> None:
