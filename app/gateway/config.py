@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 from app.auth import ApiKeys, TokenKeys, parse_api_keys, parse_token_keys
 from app.gateway.ops.access import parse_ops_token
 from app.gateway.origins import OriginPolicy, is_loopback
-from app.limits import NO_LIMITS, LimitPolicy, parse_limits
+from app.limits import NO_LIMITS, NO_STORAGE_LIMITS, LimitPolicy, parse_limits
 from app.settings import GatewaySettings
 from app.startup_error import StartupError
 from app.watched_file import WatchedFile
@@ -19,7 +19,7 @@ from app.watched_file import WatchedFile
 T = TypeVar("T")
 
 _DEFAULT_LIMITS = LimitPolicy()
-_OPEN_LIMITS = LimitPolicy(NO_LIMITS)
+_OPEN_LIMITS = LimitPolicy(NO_LIMITS, storage=NO_STORAGE_LIMITS)
 WEB_DIR = Path(__file__).parents[2] / "web"
 _POSITIVE = (
     "max_body_bytes",
@@ -123,7 +123,9 @@ class GatewayConfig:
         """
         keys = _watched(settings.api_keys_file, parse_api_keys, "--api-keys-file")
         tokens = _watched(settings.token_keys_file, parse_token_keys, "--token-keys-file")
-        read_limits = parse_limits if keys or tokens else partial(parse_limits, base=NO_LIMITS)
+        read_limits = parse_limits
+        if not keys and not tokens:
+            read_limits = partial(parse_limits, base=NO_LIMITS, storage=NO_STORAGE_LIMITS)
         return cls(
             redis_url=settings.redis_url,
             host=settings.host,

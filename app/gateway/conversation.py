@@ -12,13 +12,22 @@ from dataclasses import replace
 from typing import Any
 
 from app.auth import Principal
-from app.protocol.content import check_stored_size
+from app.protocol.content import STORED_ITEM_BYTES, check_stored_size, stored_text_bound
 from app.protocol.ids import item_id_of, new_id
 from app.protocol.realtime.items import NewItem, item_object
 from app.protocol.realtime.response import item_reason
 from app.protocol.realtime.settings import SessionSettings
 from app.routing import EngineClient
-from app.sessions import ActiveResponse, AddedItem, Item, Session, SessionStore
+from app.sessions import (
+    ActiveResponse,
+    AddedItem,
+    Begun,
+    Item,
+    Session,
+    SessionStore,
+    StoredTurns,
+    TurnBound,
+)
 from engine.contract import InvalidRequest, Message, ModelCard, NotFound
 
 
@@ -40,6 +49,8 @@ class Conversation:
         self._store = store
         self.session_id = session.session_id
         self.card = card
+        self._tenant = session.tenant
+        self._bound = TurnBound(stored_text_bound(card), STORED_ITEM_BYTES)
         self.origin = new_id("tab_")
         self._show(session)
 
@@ -109,13 +120,13 @@ class Conversation:
 
     async def forget_response(self, response_id: str) -> None:
         """A running response whose log is gone cannot go on; free the conversation."""
-        await self._store.finish_response(self.session_id, response_id, None)
+        await self._store.running.finish(self.session_id, response_id, None)
         await self.reload()
 
     async def update(self, settings: SessionSettings) -> int:
         """Replace the settings; the new version."""
         version = await self._store.update_settings(
-            self.session_id, settings.to_dict(), origin=self.origin
+            self.session_id, settings.to_dict(), tenant=self._tenant, origin=self.origin
         )
         self.settings = settings
         return version
@@ -129,38 +140,46 @@ class Conversation:
             The item as the wire shows it, and its place.
         """
         item = Item(new.item_id or new_id("item_"), new.role, new.text)
-        added = await self._store.add_item(
-            self.session_id, item, after=previous_item_id, event_id=event_id, origin=self.origin
+        added = await self._store.items.add(
+            self.session_id,
+            item,
+            tenant=self._tenant,
+            after=previous_item_id,
+            event_id=event_id,
+            origin=self.origin,
         )
         return shown_item(replace(item, item_id=added.item_id)), added
 
     async def item(self, item_id: str) -> dict[str, Any]:
         """One item as the wire shows it."""
-        return shown_item(await self._store.get_item(self.session_id, item_id))
+        return shown_item(await self._store.items.get(self.session_id, item_id))
 
     async def message(self, item_id: str, param: str) -> Message:
         """One item as a turn; `param` names who refers to it."""
         try:
-            item = await self._store.get_item(self.session_id, item_id)
+            item = await self._store.items.get(self.session_id, item_id)
         except NotFound as error:
             raise NotFound(error.message, code=error.code, param=param) from None
         return Message(item.role, item.text)
 
-    async def messages(self) -> list[Message]:
+    async def messages(self, turns: StoredTurns | None = None) -> list[Message]:
         """All turns, in order.
+
+        Args:
+            turns: They, if they were read with the beginning of the response.
 
         Raises:
             ContextLengthExceeded: they are far more than the window holds; they are not even
                 read then, as that would hold up everybody.
         """
-        num_items, num_bytes = await self._store.size(self.session_id)
-        check_stored_size(num_items, num_bytes, self.card, "The conversation")
-        session = await self._store.load(self.session_id)
-        return [Message(item.role, item.text) for item in session.items]
+        if turns is None:
+            turns = await self._store.turns(self.session_id, self._bound)
+        check_stored_size(turns.num_items, turns.num_bytes, self.card, "The conversation")
+        return [Message(item.role, item.text) for item in turns.items or ()]
 
     async def delete(self, item_id: str) -> int:
         """Take an item out; the new version."""
-        return await self._store.delete_item(self.session_id, item_id, origin=self.origin)
+        return await self._store.items.delete(self.session_id, item_id, origin=self.origin)
 
     async def truncate(self, item_id: str, text_end: int) -> int | None:
         """Keep the first characters of an assistant's item.
@@ -168,7 +187,7 @@ class Conversation:
         Returns:
             The new version; None if nothing changed.
         """
-        _, version = await self._store.truncate(
+        _, version = await self._store.items.truncate(
             self.session_id, item_id, text_end, origin=self.origin
         )
         return version
@@ -183,7 +202,7 @@ class Conversation:
             NotFound: no such item.
             Conflict: a response runs.
         """
-        return await self._store.truncate_after(self.session_id, item_id, origin=self.origin)
+        return await self._store.items.truncate_after(self.session_id, item_id, origin=self.origin)
 
     async def begin(
         self,
@@ -192,7 +211,7 @@ class Conversation:
         event_id: str | None,
         answers: str | None,
         asked: Mapping[str, Any],
-    ) -> str | None:
+    ) -> Begun:
         """Take the conversation for a response, if it holds the item that is to be answered.
 
         Args:
@@ -203,14 +222,14 @@ class Conversation:
             asked: What every socket shows of the response.
 
         Returns:
-            The item that the answer follows.
+            The item that the answer follows, and the turns that it answers.
 
         Raises:
             NotFound: no such item.
             Conflict: another response runs.
             InvalidRequest: the event of this id was answered before.
         """
-        return await self._store.begin_response(
+        return await self._store.running.begin(
             self.session_id,
             response_id,
             item_id=item_id_of(response_id),
@@ -219,6 +238,7 @@ class Conversation:
             answers=answers,
             asked=asked,
             origin=self.origin,
+            turns=self._bound,
         )
 
     async def finish(
@@ -228,11 +248,11 @@ class Conversation:
         item = None
         if text is not None:
             item = Item(item_id_of(response_id), "assistant", text, status, reason=reason)
-        await self._store.finish_response(self.session_id, response_id, item)
+        await self._store.running.finish(self.session_id, response_id, item)
 
     async def active_response(self) -> str | None:
         """The id of the running response, if any."""
-        active = await self._store.active_response(self.session_id)
+        active = await self._store.running.active(self.session_id)
         return None if active is None else active.response_id
 
 

@@ -256,7 +256,7 @@ class RealtimeSocket(OpenSocket):
         event_id: str | None,
         before: RunningResponse | None,
     ) -> None:
-        previous_item_id = await self._conversation.begin(
+        begun = await self._conversation.begin(
             response_id,
             self._responses.next_deadline(),
             event_id,
@@ -264,7 +264,7 @@ class RealtimeSocket(OpenSocket):
             {"max_output_tokens": command.sampling.max_tokens, "metadata": command.metadata},
         )
         try:
-            messages = await prompt_of(command, self._conversation)
+            messages = await prompt_of(command, self._conversation, begun.turns)
             answer = await self._submit(response_id, command, messages, self._conversation)
         except BaseException:
             await asyncio.shield(self._responses.spawn(self._give_back(response_id)))
@@ -272,7 +272,7 @@ class RealtimeSocket(OpenSocket):
         if before is not None:
             # It has ended for the store; its end goes out before the next one's beginning.
             await _end_of(before)
-        self._follow(answer, command, self._conversation, previous_item_id)
+        self._follow(answer, command, self._conversation, begun.previous_item_id)
 
     async def _give_back(self, response_id: str) -> None:
         """Nothing came of a response: the conversation is free again."""

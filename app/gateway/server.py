@@ -206,8 +206,10 @@ def create_gateway(config: GatewayConfig) -> Gateway:
         lambda: config.current_limits,
         response_lease_s=config.answer_timeout_s,
     )
-    sessions, grants = SessionStore(config.redis_url), GrantStore(config.redis_url)
-    return Gateway(config, engine, sessions, grants, limiter)
+    sessions = SessionStore(
+        config.redis_url, scopes_of=lambda owner: config.current_limits.storage.scopes(owner)
+    )
+    return Gateway(config, engine, sessions, GrantStore(config.redis_url), limiter)
 
 
 class GatewayServer(uvicorn.Server):

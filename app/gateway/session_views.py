@@ -3,6 +3,7 @@
 A session object is `{id, object: "session", title, model, status, num_items, created_at,
 updated_at}`; times are whole Unix seconds, `status` is `idle` or `in_progress`. One read
 by itself has `items` too, in the shape of the Realtime API with `created_at` beside.
+A list has `storage` beside: what of the caller's limits is used, null without any.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from app.protocol.realtime.items import item_object
 from app.protocol.realtime.response import item_reason
 from app.sessions import Item, Session, SessionSummary
 from app.sessions.index import Page, Place
+from app.sessions.quota import StorageUse
 from app.sessions.titles import check_title
 from engine.contract import InvalidRequest
 
@@ -80,8 +82,8 @@ def read_export_format(params: Mapping[str, str]) -> str:
     return read_choice(params, "format", EXPORT_FORMATS, "json")
 
 
-def list_object(page: Page) -> dict[str, Any]:
-    """A page of the list."""
+def list_object(page: Page, use: StorageUse | None) -> dict[str, Any]:
+    """A page of the list, and what the caller has stored."""
     data = [_summary_object(summary) for summary in page.sessions]
     return {
         "object": "list",
@@ -90,6 +92,16 @@ def list_object(page: Page) -> dict[str, Any]:
         "last_id": data[-1]["id"] if data else None,
         "has_more": page.next is not None,
         "next_after": None if page.next is None else page.next.to_text(),
+        "storage": None if use is None else _storage_object(use),
+    }
+
+
+def _storage_object(use: StorageUse) -> dict[str, Any]:
+    """What is used and what there may be; a limit of null is none."""
+    limits = use.limits
+    return {
+        "conversations": {"used": use.conversations, "limit": limits.conversations or None},
+        "stored_bytes": {"used": use.stored_bytes, "limit": limits.stored_bytes or None},
     }
 
 

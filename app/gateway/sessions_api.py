@@ -65,7 +65,7 @@ class SessionRoutes:
                 after=wanted.after,
                 query=wanted.query,
             )
-        return _json(list_object(page))
+        return _json(list_object(page, await self._sessions.quota.use(principal.owner)))
 
     @asynccontextmanager
     async def _turn(self, principal: Principal) -> AsyncIterator[None]:

@@ -5,9 +5,11 @@ from app.limits.foresight import foreseen_tokens
 from app.limits.limiter import Limiter
 from app.limits.policy import NO_LIMITS, Budget, LimitPolicy, parse_limits
 from app.limits.state import RateLimit, Standing
+from app.limits.storage import NO_STORAGE_LIMITS, StoragePolicy
 
 __all__ = [
     "NO_LIMITS",
+    "NO_STORAGE_LIMITS",
     "Budget",
     "Charge",
     "LimitPolicy",
@@ -15,6 +17,7 @@ __all__ = [
     "RateLimit",
     "RateLimited",
     "Standing",
+    "StoragePolicy",
     "foreseen_tokens",
     "parse_limits",
 ]

@@ -10,6 +10,8 @@ a tier's before the default:
     [tenants.acme]
     connections = 50
 
+Its table `storage` says what may be stored (`app/limits/storage.py`).
+
 Each tenant has one budget a tier, so that its batch work never takes from its people. A
 token with limits of its own has a second one, of the tenant and the token's subject.
 """
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from app.auth.principal import Allowance, Principal, check_tenant, check_tier
+from app.limits.storage import DEFAULT_STORAGE, StoragePolicy, read_storage
 from engine.contract import Tier
 
 T = TypeVar("T")
@@ -33,6 +36,7 @@ DEFAULTS: Mapping[Tier, Allowance] = {
     Tier.STANDARD: Allowance(6_000, 10_000_000, 1_000, 10_000),
     Tier.BATCH: Allowance(6_000, 10_000_000, 1_000, 1_000),
 }
+_TABLES = ("default", "tiers", "tenants", "storage")
 NO_LIMITS: Mapping[Tier, Allowance] = {tier: Allowance() for tier in Tier}
 
 
@@ -58,12 +62,14 @@ class LimitPolicy:
         default: The file's `default`.
         tiers: The file's `tiers`.
         tenants: The file's `tenants`.
+        storage: The file's `storage`.
     """
 
     base: Mapping[Tier, Allowance] = field(default_factory=lambda: DEFAULTS)
     default: Allowance = field(default_factory=Allowance)
     tiers: Mapping[Tier, Allowance] = field(default_factory=dict)
     tenants: Mapping[str, Allowance] = field(default_factory=dict)
+    storage: StoragePolicy = DEFAULT_STORAGE
 
     def budgets(self, principal: Principal) -> tuple[Budget, ...]:
         """Those that a caller falls under and that bound anything."""
@@ -79,12 +85,17 @@ class LimitPolicy:
         return tuple(budget for budget in budgets if budget.allowance.bounds_anything)
 
 
-def parse_limits(text: str, base: Mapping[Tier, Allowance] = DEFAULTS) -> LimitPolicy:
+def parse_limits(
+    text: str,
+    base: Mapping[Tier, Allowance] = DEFAULTS,
+    storage: StoragePolicy = DEFAULT_STORAGE,
+) -> LimitPolicy:
     """Read a limits file.
 
     Args:
         text: The file's.
         base: By tier, what holds where the file says nothing.
+        storage: What holds of storage where the file says nothing.
 
     Raises:
         ValueError: naming the table and the field.
@@ -94,8 +105,8 @@ def parse_limits(text: str, base: Mapping[Tier, Allowance] = DEFAULTS) -> LimitP
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"it is not TOML: {error}") from None
     for name in tables:
-        if name not in ("default", "tiers", "tenants"):
-            raise ValueError(f"{name!r:.40} is no table; there are default, tiers, tenants")
+        if name not in _TABLES:
+            raise ValueError(f"{name!r:.40} is no table; there are {', '.join(_TABLES)}")
     tiers = {}
     for tier, values in _table(tables, "tiers").items():
         tiers[_named(f"tiers.{tier:.40}", check_tier, tier)] = _read(f"tiers.{tier}", values)
@@ -104,7 +115,8 @@ def parse_limits(text: str, base: Mapping[Tier, Allowance] = DEFAULTS) -> LimitP
         name = _named(f"tenants.{tenant:.40}", check_tenant, tenant)
         tenants[name] = _read(f"tenants.{tenant}", values)
     default = _read("default", tables.get("default", {}))
-    return LimitPolicy(base, default, tiers, tenants)
+    stored = read_storage(tables.get("storage", {}), storage)
+    return LimitPolicy(base, default, tiers, tenants, stored)
 
 
 def _table(tables: Mapping[str, object], name: str) -> dict[str, object]:

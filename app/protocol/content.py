@@ -60,6 +60,11 @@ def check_stored_size(num_items: int, num_bytes: int, card: ModelCard, param: st
     _check_at_least(num_items + text_bytes // card.max_token_bytes, card, param)
 
 
+def stored_text_bound(card: ModelCard) -> int:
+    """Bytes of texts, as stored, beyond which `check_stored_size` refuses a conversation."""
+    return 2 * card.max_token_bytes * (card.context_window + 1)
+
+
 def check_size(messages: Collection[Message], card: ModelCard, param: str) -> None:
     """Refuse a prompt that cannot fit the window, without tokenising it.
 

@@ -42,6 +42,11 @@ DEADLINE_GRACE_S = 10.0
 SUBMIT_GRACE_S = 15.0
 
 
+def stored_response(response_id: str) -> str:
+    """A response of the Responses API."""
+    return f"rp:rsp:{{{response_id}}}"
+
+
 def listed(tenant: str) -> str:
     """The tenant's list."""
     return f"rp:ses:list:{{{tenant}}}"

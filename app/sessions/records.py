@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from engine.contract import Event, Finished, FinishReason
 
@@ -106,6 +108,56 @@ class ActiveResponse:
     deadline_at: float
     asked: Mapping[str, Any] = field(default_factory=dict)
     began_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBound:
+    """The most that turns may take to be read.
+
+    Attributes:
+        text_bytes: All of them together.
+        item_bytes: Each of them besides.
+    """
+
+    text_bytes: int
+    item_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurns:
+    """A conversation's turns as of one moment.
+
+    Attributes:
+        num_items: How many.
+        num_bytes: As stored.
+        items: First to last; None if they are beyond the bound.
+    """
+
+    num_items: int
+    num_bytes: int
+    items: tuple[Item, ...] | None
+
+    @classmethod
+    def of_reply(cls, reply: Sequence[Any]) -> StoredTurns:
+        """Of what a script says: their number, their bytes, each as JSON."""
+        num_items, num_bytes, bodies = reply
+        if num_items > len(bodies):
+            return cls(num_items, num_bytes, None)
+        items = tuple(Item.from_wire(orjson.loads(body)) for body in bodies)
+        return cls(num_items, num_bytes, items)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A response has become the one that may write.
+
+    Attributes:
+        previous_item_id: The item that the answer follows; None in an empty conversation.
+        turns: What it answers.
+    """
+
+    previous_item_id: str | None
+    turns: StoredTurns
 
 
 @dataclass(frozen=True, slots=True)

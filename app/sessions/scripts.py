@@ -21,6 +21,7 @@ _NAMES = (
     "delete_item",
     "delete_session",
     "finish_response",
+    "read_turns",
     "rename",
     "replace_item",
     "truncate_after",

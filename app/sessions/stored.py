@@ -23,6 +23,7 @@ from redis.asyncio import Redis
 from app.redis_client import redis_errors
 from app.routing.log import ResponseLog
 from app.sessions import keys
+from app.sessions.quota import StorageQuota
 from app.sessions.unseen import ended_log
 from engine.contract import (
     Accepted,
@@ -131,18 +132,24 @@ class ResponseStore:
 
     Args:
         redis: A pooled client.
+        quota: What owners may store.
         ttl_s: A response's lifetime after its last use, in seconds.
     """
 
-    def __init__(self, redis: Redis, *, ttl_s: int = RESPONSE_TTL_S) -> None:
+    def __init__(self, redis: Redis, quota: StorageQuota, *, ttl_s: int = RESPONSE_TTL_S) -> None:
         self._redis = redis
+        self._quota = quota
         self._ttl_s = ttl_s
         self._log = ResponseLog(self._redis)
         script = resources.files(__package__) / "lua" / "end_stored.lua"
         self._end = self._redis.register_script(script.read_text())
 
     async def create(self, response: StoredResponse) -> None:
-        """Keep a response that begins, or that has been made; `trim` once it is taken."""
+        """Keep a response that begins, or that has been made; `trim` once it is taken.
+
+        Raises:
+            InvalidRequest: its owner's quota is full.
+        """
         links = (
             *(response.chain, response.before, response.loose),
             *(response.deadline_at, response.is_warm_up),
@@ -155,7 +162,9 @@ class ResponseStore:
         }
         if response.end is not None:
             values["end"] = response.end.to_json()
-        name = _key(response.response_id)
+        name = keys.stored_response(response.response_id)
+        num_bytes = sum(len(value) for value in values.values())
+        await self._quota.take(response.tenant, response.response_id, num_bytes)
         with redis_errors("response create"):
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hset(name, mapping=values)  # type: ignore[arg-type]
@@ -180,13 +189,14 @@ class ResponseStore:
             count = await self._redis.zcard(name)
             if count > MAX_STORED:
                 oldest: Any = await self._redis.zpopmin(name, count - MAX_STORED)
-                await self._unlink([member.decode() for member, _ in oldest])
+                await self._unlink(tenant, [member.decode() for member, _ in oldest])
 
-    async def _unlink(self, response_ids: Sequence[str]) -> None:
+    async def _unlink(self, tenant: str, response_ids: Sequence[str]) -> None:
         async with self._redis.pipeline(transaction=False) as pipe:
             for response_id in response_ids:
-                pipe.unlink(_key(response_id))
+                pipe.unlink(keys.stored_response(response_id))
             await pipe.execute()
+        await self._quota.drop(tenant, response_ids)
 
     async def load(self, response_id: str, tenant: str) -> StoredResponse:
         """One response, with its end if it has ended by now.
@@ -224,7 +234,11 @@ class ResponseStore:
     async def finish(self, response_id: str, end: ResponseEnd) -> None:
         """Keep how a response ended; the first to say so is believed."""
         with redis_errors("response end"):
-            await self._end(keys=[_key(response_id)], args=[end.to_json(), self._ttl_s])
+            reply: Any = await self._end(
+                keys=[keys.stored_response(response_id)], args=[end.to_json(), self._ttl_s]
+            )
+        if reply[0]:
+            await self._quota.note_bytes(reply[0].decode(), response_id, reply[1])
 
     async def delete(self, response_id: str, tenant: str) -> None:
         """Forget a response and its log.
@@ -233,10 +247,10 @@ class ResponseStore:
             NotFound: the tenant has no such response.
         """
         with redis_errors("response delete"):
-            owner: Any = await self._redis.hget(_key(response_id), "tenant")
+            owner: Any = await self._redis.hget(keys.stored_response(response_id), "tenant")
             if owner is None or owner.decode() != tenant:
                 raise no_response(response_id)
-            await self._unlink([response_id])
+            await self._unlink(tenant, [response_id])
             await self._redis.zrem(_listed(tenant), response_id)
 
     async def forget_log(self, response_id: str) -> None:
@@ -248,8 +262,9 @@ class ResponseStore:
         with redis_errors("response read"):
             async with self._redis.pipeline(transaction=False) as pipe:
                 for response_id in response_ids:
-                    pipe.hmget(_key(response_id), _FIELDS)
-                    pipe.expire(_key(response_id), self._ttl_s)
+                    name = keys.stored_response(response_id)
+                    pipe.hmget(name, _FIELDS)
+                    pipe.expire(name, self._ttl_s)
                 replies = await pipe.execute()
         return [
             _of_fields(rid, values) for rid, values in zip(response_ids, replies[::2], strict=True)
@@ -294,10 +309,6 @@ def _of_fields(response_id: str, values: Sequence[bytes | None]) -> StoredRespon
         is_warm_up=is_warm_up,
         end=None if end is None else ResponseEnd.of_json(end),
     )
-
-
-def _key(response_id: str) -> str:
-    return f"rp:rsp:{{{response_id}}}"
 
 
 def _listed(tenant: str) -> str:

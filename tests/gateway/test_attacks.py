@@ -140,6 +140,7 @@ async def test_a_tab_that_closes_while_an_answer_ends_leaves_no_work_undone(
     subscription, response = mock.Mock(), mock.Mock()
     tabs = TabSync(
         *(subscription, mock.Mock(version=1, origin="me"), mock.Mock(), mock.Mock(), mock.Mock()),
+        show=mock.AsyncMock(),
         start=mock.Mock(),
         running=lambda _: response,
     )
@@ -196,7 +197,7 @@ async def test_nobody_takes_the_place_of_an_answer_that_runs(gateway: LiveGatewa
 async def fill(gateway: LiveGateway, session_id: str, num_items: int, text: str) -> None:
     """Put items into a conversation without any socket."""
     for number in range(num_items):
-        await gateway.gateway._sessions.add_item(session_id, Item(f"i{number}", "user", text))
+        await gateway.gateway._sessions.items.add(session_id, Item(f"i{number}", "user", text))
 
 
 async def test_a_conversation_far_beyond_the_window_is_not_read_to_be_refused(

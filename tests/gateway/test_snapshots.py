@@ -32,7 +32,9 @@ async def long_session(gateway: LiveGateway, redis_url: str) -> str:
         session_id: str = (await receive(socket))["session"]["id"]
     store = SessionStore(redis_url)
     for number in range(NUM_ITEMS):
-        await store.items.add(session_id, Item(f"item_{number}", "user", str(number % 10) * ITEM_CHARS))
+        await store.items.add(
+            session_id, Item(f"item_{number}", "user", str(number % 10) * ITEM_CHARS)
+        )
     await store.close()
     return session_id
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 
 from app.auth import Allowance, Principal
-from app.limits import NO_LIMITS, LimitPolicy, RateLimit, Standing, foreseen_tokens, parse_limits
+from app.limits import (
+    NO_LIMITS,
+    NO_STORAGE_LIMITS,
+    LimitPolicy,
+    RateLimit,
+    Standing,
+    foreseen_tokens,
+    parse_limits,
+)
 from app.limits.policy import DEFAULTS
 from app.limits.state import duration
+from app.sessions.quota import StorageLimits
 from engine.contract import Message, SamplingParams, Tier
 
 FILE = """
@@ -117,3 +126,50 @@ def test_tokens_are_foreseen_from_bytes_and_bounds() -> None:
     assert foreseen_tokens(turns, SamplingParams(), 8192) == 4 + 100 + 1024
     assert foreseen_tokens(turns, SamplingParams(max_tokens=2**31 - 1), 8192) == 8192
     assert foreseen_tokens((Message("user", "\ud800"),), SamplingParams(max_tokens=1), 9) == 5
+
+
+STORAGE = """
+[storage.default]
+stored_bytes = 1000
+[storage.subjects]
+conversations = 3
+[storage.tenants.acme]
+conversations = 7
+"""
+
+
+def test_storage_is_bounded_by_tenant_and_by_subject_in_one_slot() -> None:
+    policy = parse_limits(STORAGE).storage
+    (tenant,) = policy.scopes("x")
+    assert (tenant.key, tenant.limits) == ("rp:stored:{x}", StorageLimits(0, 1000))
+    (acme,) = policy.scopes("acme")
+    assert acme.limits == StorageLimits(7, 1000)
+    subject, tenant = policy.scopes("x/abc")
+    assert (subject.key, subject.whose) == ("rp:stored:{x}:abc", "subject")
+    # What the file says nothing of is as without it.
+    assert subject.limits == StorageLimits(3, LimitPolicy().storage.subjects.stored_bytes)
+    assert tenant.key == "rp:stored:{x}"
+
+
+def test_without_limits_storage_has_no_record() -> None:
+    assert NO_STORAGE_LIMITS.scopes("x/abc") == []
+    assert parse_limits("", NO_LIMITS, NO_STORAGE_LIMITS).storage.scopes("x") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("storage = 1", "storage must be a table"),
+        ("[storage.tiers]", "storage.tiers is no table"),
+        ("[storage]\ndefault = 1", "storage.default must be a table"),
+        ("[storage.default]\nconnections = 1", "storage.default: 'connections' is no limit"),
+        ("[storage.default]\nstored_bytes = -1", "stored_bytes must be from 0 to"),
+        ("[storage.subjects]\nstored_bytes = true", "stored_bytes must be a whole number"),
+        ("[storage.subjects]\nconversations = 1.5", "conversations must be a whole number"),
+        ("[storage.tenants.'a b']\nconversations = 1", r"storage.tenants.a b: its tenant"),
+        ("[storage.tenants]\nacme = 1", "storage.tenants.acme must be a table"),
+    ],
+)
+def test_wrong_storage_is_named(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_limits(text)

@@ -31,7 +31,7 @@ def outside(any_redis_url: str) -> redis_module.Redis:
 async def make(store: SessionStore, name: str, *texts: str, tenant: str = "t1") -> None:
     await store.create(name, SETTINGS, tenant=tenant)
     for number, text in enumerate(texts):
-        await store.add_item(name, Item(f"{name}-{number}", "user", text))
+        await store.items.add(name, Item(f"{name}-{number}", "user", text))
 
 
 def ids(page: Page) -> list[str]:
@@ -60,9 +60,9 @@ async def test_newest_first_and_only_the_tenants_own(store: SessionStore) -> Non
     assert [s.num_items for s in page.sessions] == [2, 1]
     assert [s.title for s in page.sessions] == ["second", "first"]
     assert not page.sessions[0].is_running
-    await store.begin_response("a", "r1", item_id="x", deadline_at=2e9)
+    await store.running.begin("a", "r1", item_id="x", deadline_at=2e9)
     assert (await store.index.page("t1", limit=10)).sessions[1].is_running
-    await store.finish_response("a", "r1", None)
+    await store.running.finish("a", "r1", None)
     assert await listed(store) == ["a", "b"]
 
 

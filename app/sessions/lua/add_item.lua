@@ -70,4 +70,4 @@ if ARGV[13] ~= '' and redis.call('HSETNX', meta, 'title', ARGV[13]) == 1
   and redis.call('HEXISTS', meta, 'name') == 0 then
   change.title = ARGV[13]
 end
-return done(change, previous, id, count + 1, redis.call('HGET', meta, 'tenant'), change.title or '')
+return done(change, previous, id, change.title or '')

@@ -12,6 +12,25 @@ local function announce(version, change)
   redis.call('PUBLISH', meta .. ':changes', cjson.encode(change))
 end
 
+-- A reply that says whose the conversation is, what it takes (settings and items) and how
+-- many items it has.
+local function sized(version, ...)
+  local size = tonumber(redis.call('HGET', meta, 'bytes')) + redis.call('HSTRLEN', meta, 'settings')
+  return {'ok', tonumber(version), redis.call('HGET', meta, 'tenant'), size,
+    redis.call('LLEN', order), ...}
+end
+
+-- The items as JSON, if they take at most `text` bytes and `each` for every one of them;
+-- their number and bytes go before.
+local function turns(text, each)
+  local ids = redis.call('LRANGE', order, 0, -1)
+  local size = tonumber(redis.call('HGET', meta, 'bytes'))
+  if #ids == 0 or size - #ids * tonumber(each) > tonumber(text) then
+    return #ids, size, {}
+  end
+  return #ids, size, redis.call('HMGET', items, unpack(ids))
+end
+
 -- Ends a script that changed something: the version rises, whoever listens is told.
 local function done(change, ...)
   local version = redis.call('HINCRBY', meta, 'version', 1)
@@ -21,7 +40,7 @@ local function done(change, ...)
     redis.call('EXPIRE', key, lifetime)
   end
   announce(version, change)
-  return {'ok', version, ...}
+  return sized(version, ...)
 end
 
 -- An item's JSON as listeners are told it; they fetch one that is long.

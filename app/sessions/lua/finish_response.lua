@@ -17,4 +17,4 @@ if ARGV[7] ~= '' and redis.call('HEXISTS', items, ARGV[6]) == 0 then
   redis.call('HINCRBY', meta, 'bytes', #ARGV[7])
   change.after = before(ARGV[6])
 end
-return done(change, redis.call('HGET', meta, 'tenant'))
+return done(change)
