@@ -54,7 +54,7 @@ void attend_whole(const AttentionArguments& a, const Cache& cache, const SharedP
         kernel.merge(s, shared.state(item.sequence, item.kv_head, s), state);
         continue;
       }
-      kernel.run_segment(s, part);
+      kernel.run_segment(s, part, s + 1 < item.segment_end);
       kernel.merge(s, part, state);
     }
     kernel.finish(state);
@@ -68,16 +68,27 @@ void attend_split(const AttentionArguments& a, const Cache& cache, const SharedP
   static thread_local Scratch<float> parts;
   struct Part {
     int64_t item;
-    int64_t segment;
+    int64_t begin;
+    int64_t end;
     int64_t at;
   };
   std::vector<Part> work;
   const int64_t group = a.num_q_heads / cache.num_kv_heads;
+  int64_t num_segments = 0;
+  for (const AttentionItem& item : items) {
+    num_segments += item.segment_end - shared.segments(item.sequence);
+  }
+  // Segments that follow each other are one thread's as far as balance allows, so that it
+  // can ask for the next one's keys ahead.
+  const int64_t at_once = std::max<int64_t>(1, num_segments / (4 * num_threads()));
   int64_t floats = 0;
   for (size_t i = 0; i < items.size(); ++i) {
-    for (int64_t s = shared.segments(items[i].sequence); s < items[i].segment_end; ++s) {
-      work.push_back({static_cast<int64_t>(i), s, floats});
-      floats += state_floats(items[i].num_tokens * group, cache.head_dim);
+    const int64_t segment_floats = state_floats(items[i].num_tokens * group, cache.head_dim);
+    for (int64_t s = shared.segments(items[i].sequence); s < items[i].segment_end;) {
+      const int64_t end = std::min(s + at_once, items[i].segment_end);
+      work.push_back({static_cast<int64_t>(i), s, end, floats});
+      floats += (end - s) * segment_floats;
+      s = end;
     }
   }
   float* memory = parts.get(floats);
@@ -85,7 +96,12 @@ void attend_split(const AttentionArguments& a, const Cache& cache, const SharedP
     static thread_local AttentionScratch scratch;
     const Part& part = work[index];
     ItemKernel<kKind> kernel(a, cache, items[part.item], scratch);
-    kernel.run_segment(part.segment, row_states(memory + part.at, kernel.num_rows()));
+    const int64_t rows = kernel.num_rows();
+    float* at = memory + part.at;
+    for (int64_t s = part.begin; s < part.end; ++s) {
+      kernel.run_segment(s, row_states(at, rows), s + 1 < part.end);
+      at += state_floats(rows, cache.head_dim);
+    }
   });
   static thread_local AttentionScratch scratch;
   auto part = work.begin();
@@ -98,7 +114,11 @@ void attend_split(const AttentionArguments& a, const Cache& cache, const SharedP
       kernel.merge(s, shared.state(item.sequence, item.kv_head, s), state);
     }
     for (; part != work.end() && part->item == static_cast<int64_t>(i); ++part) {
-      kernel.merge(part->segment, row_states(memory + part->at, rows), state);
+      float* at = memory + part->at;
+      for (int64_t s = part->begin; s < part->end; ++s) {
+        kernel.merge(s, row_states(at, rows), state);
+        at += state_floats(rows, cache.head_dim);
+      }
     }
     kernel.finish(state);
   }

@@ -9,6 +9,8 @@
 namespace repartee {
 
 constexpr int64_t kSegment = 256;
+// Keys whose values are added between two calls for the keys to come.
+constexpr int64_t kKeysAtOnce = 32;
 
 struct AttentionArguments {
   const float* q;  // [tokens][q heads][D]
@@ -69,17 +71,19 @@ class ItemKernel {
   }
 
   // Largest score, sum and weighted values of one segment alone; rows that do not reach
-  // it are left out.
-  void run_segment(int64_t segment, const RowStates& to) {
+  // it are left out. With `goes_on`, the next segment is this kernel's as well.
+  void run_segment(int64_t segment, const RowStates& to, bool goes_on) {
     const int64_t first_key = segment * kSegment;
     const int64_t num_keys = visible(num_rows_ - 1, first_key);
     find_keys(first_key, num_keys);
+    const int64_t num_next = goes_on ? visible(num_rows_ - 1, first_key + kSegment) : 0;
+    if (num_next > 0) find_next_keys(first_key + kSegment, num_next);
     float* keys = scratch_.keys.get(cache_.head_dim * 16);
     float* scores = scratch_.scores.get(num_rows_ * kSegment);
     int first_row = 0;
     while (visible(first_row, first_key) <= 0) ++first_row;
     for (int64_t t = 0; t < num_keys; t += 16) {
-      prefetch_tile(t, num_keys);
+      prefetch_tile(t, num_keys, segment != fetched_);
       transpose_keys<kKind>(k_ + t, num_keys - t, cache_.head_dim, keys);
       float* at[kItemRowsMax];
       for (int row = first_row; row < num_rows_; ++row) at[row] = scores + row * kSegment + t;
@@ -98,9 +102,10 @@ class ItemKernel {
     }
     for (int row = first_row; row < num_rows_;) {
       const int rows = num_rows_ - row >= kValueRows ? kValueRows : num_rows_ - row;
-      weigh_values(row, rows, first_key, weights, values);
+      weigh_values(row, rows, first_key, weights, values, row == first_row ? num_next : 0);
       row += rows;
     }
+    fetched_ = num_next > 0 ? segment + 1 : -1;
   }
 
   // Folds a segment's states into the running ones.
@@ -143,58 +148,82 @@ class ItemKernel {
     return std::min<int64_t>(kSegment, item_.first_position + row / group_ + 1 - first_key);
   }
 
-  void find_keys(int64_t first_key, int64_t num_keys) {
+  // Calls take(t, row of the cache) for each of `num_keys` keys.
+  template <class Take>
+  void for_keys(int64_t first_key, int64_t num_keys, Take&& take) const {
     const int32_t* table = a_.block_tables + item_.sequence * a_.max_blocks;
-    const int64_t stride = cache_.head_dim * value_bytes(kKind);
     int64_t block = first_key / cache_.block_size;
     int64_t in_block = first_key % cache_.block_size;
     for (int64_t t = 0; t < num_keys; ++block, in_block = 0) {
       int64_t row = cache_.row(table[block], item_.kv_head, in_block);
       const int64_t end = std::min(num_keys, t + cache_.block_size - in_block);
-      for (; t < end; ++row, ++t) {
-        k_[t] = cache_.k + row * stride;
-        v_[t] = cache_.v + row * stride;
-        if constexpr (is_quantized(kKind)) {
-          k_scale_[t] = cache_.k_scale[row] * value_factor(kKind);
-          v_scale_[t] = cache_.v_scale[row] * value_factor(kKind);
-        }
-      }
+      for (; t < end; ++row, ++t) take(t, row);
     }
+  }
+
+  void find_keys(int64_t first_key, int64_t num_keys) {
+    const int64_t stride = cache_.head_dim * value_bytes(kKind);
+    for_keys(first_key, num_keys, [&](int64_t t, int64_t row) {
+      k_[t] = cache_.k + row * stride;
+      v_[t] = cache_.v + row * stride;
+      if constexpr (is_quantized(kKind)) {
+        k_scale_[t] = cache_.k_scale[row] * value_factor(kKind);
+        v_scale_[t] = cache_.v_scale[row] * value_factor(kKind);
+      }
+    });
     if constexpr (is_quantized(kKind)) {
       for (int64_t t = num_keys; t % 16 != 0; ++t) k_scale_[t] = v_scale_[t] = 0.0f;
     }
   }
 
-  // Blocks lie scattered, each a page half or less, so the processor's own prefetching
-  // never gets going: ask for the keys two tiles ahead, and for the values that follow.
-  void prefetch_tile(int64_t t, int64_t num_keys) const {
-    const int64_t bytes = cache_.head_dim * value_bytes(kKind);
-    const int64_t keys_end = std::min(num_keys, t + 48);
-    for (int64_t i = t + 32; i < keys_end; ++i) prefetch(k_[i], bytes);
-    const int64_t values_end = std::min(num_keys, t + 16);
-    for (int64_t i = t; i < values_end; ++i) prefetch(v_[i], bytes);
+  void find_next_keys(int64_t first_key, int64_t num_keys) {
+    const int64_t stride = cache_.head_dim * value_bytes(kKind);
+    for_keys(first_key, num_keys,
+             [&](int64_t t, int64_t row) { next_k_[t] = cache_.k + row * stride; });
   }
 
-  static void prefetch(const uint8_t* p, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(p + at), _MM_HINT_T0);
+  // Blocks lie scattered, each a page half or less, so the processor's own prefetching
+  // never gets going. Memory is to be busy all the time: while keys are worked on, values
+  // come in, and the other way round the next segment's keys. Only a first segment's keys
+  // must be asked for with their values, two tiles ahead.
+  void prefetch_tile(int64_t t, int64_t num_keys, bool keys_too) const {
+    if (keys_too) prefetch(k_, t + 32, std::min(num_keys, t + 48));
+    prefetch(v_, t, std::min(num_keys, t + 16));
+  }
+
+  void prefetch(const uint8_t* const* vectors, int64_t begin, int64_t end) const {
+    const int64_t bytes = cache_.head_dim * value_bytes(kKind);
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t at = 0; at < bytes; at += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(vectors[i] + at), _MM_HINT_T1);
+      }
     }
   }
 
   // Rows of one call may see different numbers of keys: the common part goes together.
+  // Meanwhile the first `num_next` keys of the next segment are asked for.
   void weigh_values(int row, int rows, int64_t first_key, float* const* weights,
-                    float* const* values) const {
+                    float* const* values, int64_t num_next) const {
     const int64_t common = visible(row, first_key);
-    const int64_t d = cache_.head_dim;
-    switch (rows) {
-      case 1: add_all_values<kKind, 1>(weights + row, v_, 0, common, d, values + row); return;
-      case 2: add_all_values<kKind, 2>(weights + row, v_, 0, common, d, values + row); break;
-      case 3: add_all_values<kKind, 3>(weights + row, v_, 0, common, d, values + row); break;
-      default: add_all_values<kKind, 4>(weights + row, v_, 0, common, d, values + row);
+    const int64_t at_once = num_next > 0 ? kKeysAtOnce : kSegment;
+    for (int64_t t = 0; t < common; t += at_once) {
+      prefetch(next_k_, std::min(num_next, t), std::min(num_next, t + at_once));
+      add_rows(rows, weights + row, t, std::min(common, t + at_once), values + row);
     }
     for (int i = row; i < row + rows; ++i) {
       const int64_t count = visible(i, first_key);
-      if (count > common) add_all_values<kKind, 1>(weights + i, v_, common, count, d, values + i);
+      if (count > common) add_rows(1, weights + i, common, count, values + i);
+    }
+  }
+
+  void add_rows(int rows, float* const* weights, int64_t begin, int64_t end,
+                float* const* values) const {
+    const int64_t d = cache_.head_dim;
+    switch (rows) {
+      case 1: return add_all_values<kKind, 1>(weights, v_, begin, end, d, values);
+      case 2: return add_all_values<kKind, 2>(weights, v_, begin, end, d, values);
+      case 3: return add_all_values<kKind, 3>(weights, v_, begin, end, d, values);
+      default: return add_all_values<kKind, 4>(weights, v_, begin, end, d, values);
     }
   }
 
@@ -207,6 +236,9 @@ class ItemKernel {
   const float* q_[kItemRowsMax];
   const uint8_t* k_[kSegment];
   const uint8_t* v_[kSegment];
+  const uint8_t* next_k_[kSegment];
+  // Segment whose keys were asked for already.
+  int64_t fetched_ = -1;
   float k_scale_[kSegment];
   float v_scale_[kSegment];
 };

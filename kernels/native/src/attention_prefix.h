@@ -62,7 +62,8 @@ class SharedPrefixes {
       item.first_position = group.segments * kSegment;
       ItemKernel<kKind> kernel(a_, cache_, item, scratch);
       kernel.run_segment(part.segment, row_states(memory_of(group, part.head, part.segment),
-                                                  rows_of(group)));
+                                                  rows_of(group)),
+                         false);
     });
   }
 
