@@ -16,6 +16,7 @@ from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.contract import Tier
 from engine.host_tier import HostTier
+from engine.prefix_joins import PrefixJoins
 from engine.prompt_pieces import prompt_pieces
 from engine.sequence import Sequence, Status
 from engine.speculation import Speculation
@@ -68,6 +69,7 @@ class Scheduler:
         self.speculation = Speculation(config, self._row_ms)
         self.swaps = Swaps(self.blocks, host_tier)
         self.warm_ups = WarmUps(config, self.blocks, self.swaps)
+        self._joins = PrefixJoins(self.blocks)
         self._queue = self.queue_type(config)
         self.shares = self._queue.shares
         self._batch = Batch(config, self.blocks)
@@ -97,9 +99,8 @@ class Scheduler:
     @property
     def counts(self) -> SchedulerCounts:
         admission = self._admission
-        return SchedulerCounts(
-            admission.num_admitted, self._suspension.count, admission.num_cached_tokens
-        )
+        num_cached = admission.num_cached_tokens + self._joins.num_tokens
+        return SchedulerCounts(admission.num_admitted, self._suspension.count, num_cached)
 
     def foresee_wait_s(self, seq: Sequence) -> float:
         """Give a new sequence its place; how long it is expected to wait there, seconds."""
@@ -165,11 +166,11 @@ class Scheduler:
         ):
             self._admission.admit(now)
         self._is_queued = bool(self.waiting)
+        self._joins.take_over(self.running)
         shares = share_step(self.running, self.budget, self._config, now)
         decodes, prefills = shares.decodes, shares.prefills
         plain = bool(decodes) and self.budget.wants_plain_step()
-        if plain:
-            prefills = []
+        prefills = [] if plain else self._joins.first_of_each(prefills)
         # Prompts come before guesses: someone waits for a first token.
         drafts = {} if prefills else self.speculation.drafts(decodes)
         warm = len(self.warm_ups) > 0 and not plain and self._nobody_waits()

@@ -80,6 +80,8 @@ class Sequence:
         started_at: When it first ran, seconds; None before.
         block_table: KV blocks in order of position.
         num_computed: Tokens whose KV is in the blocks.
+        waited_at: `num_computed` when it last let another compute its next block; -1 for
+            never. See `engine.prefix_joins`.
         num_named: Blocks of the table that were offered to the prefix cache.
         rank: Tier in which it runs, lowered by ageing; 0 goes first.
         num_suspensions: How often it was suspended.
@@ -112,6 +114,7 @@ class Sequence:
     status: Status = Status.WAITING
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0
+    waited_at: int = -1
     num_named: int = 0
     rank: int = 0
     num_suspensions: int = 0
