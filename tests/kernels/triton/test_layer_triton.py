@@ -67,6 +67,43 @@ def test_rope_kv_write(
     assert not cache.k.cpu().transpose(1, 2).flatten(0, 1)[~written].any()
 
 
+@pytest.mark.parametrize(("num_q", "num_kv"), [(6, 2), (32, 8), (9, 3)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_many_tokens_take_several_heads_a_program(
+    device: torch.device, dtype: torch.dtype, num_q: int, num_kv: int, in_place: bool
+) -> None:
+    from kernels.rope_kv_write.triton import MANY_TOKENS, rope_in_place, rope_kv_write
+
+    count, head_dim, block_size = MANY_TOKENS + 3, 64, 16
+    positions, order = torch.arange(count) + 5, torch.randperm(count + 9)[:count]
+    qkv = torch.randn(count, (num_q + 2 * num_kv) * head_dim).to(dtype)
+    rope = rope_table(10000.0 ** -(torch.arange(0, head_dim, 2) / head_dim), count + 5)
+    norm = (torch.rand(head_dim) + 0.5).to(dtype)
+    shape = (-(-(count + 9) // block_size), num_kv, block_size, head_dim)
+    expected_cache = LayerCache(torch.zeros(shape), torch.zeros(shape))
+    expected = rope_reference.rope_kv_write(
+        qkv, positions, rope, expected_cache, order, norm, norm, 1e-6
+    )
+    cache = LayerCache.zeros(shape, dtype, device)
+    given = qkv.to(device)
+    arguments = (
+        given, positions.to(device), rope.to(device), cache, order.to(device), norm.to(device),
+        norm.to(device), 1e-6,
+    )  # fmt: skip
+    if in_place:
+        rope_in_place(*arguments)
+        q, k, v = given.view(count, -1, head_dim).split([num_q, num_kv, num_kv], 1)
+        at = order // block_size, slice(None), order % block_size
+        assert_near(k, expected_cache.k[at], 4e-3)
+        assert torch.equal(v.cpu(), qkv.view(count, -1, head_dim)[:, num_q + num_kv :])
+    else:
+        q = rope_kv_write(*arguments)
+        assert torch.equal(given.cpu(), qkv)
+    assert_near(q, expected, 4e-3)
+    assert_near(cache.k, expected_cache.k, 4e-3)
+    assert_near(cache.v, expected_cache.v, 4e-3)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 576), (2, 4100)])
 def test_rms_norm(device: torch.device, dtype: torch.dtype, rows: int, columns: int) -> None:
     from kernels.rms_norm.triton import rms_norm
