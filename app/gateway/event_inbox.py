@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from app.gateway.throttle import Throttle
 
+CarryOut = Callable[[str], Coroutine[Any, Any, None]]
+
 
 class Source(Protocol):
     """Where events come from, and whose tasks carry them out."""
@@ -32,7 +34,6 @@ class EventInbox:
 
     Args:
         source: Where events come from.
-        carry_out: Carries one out; raises nothing.
         throttles: Each event waits for all of them first.
         max_events: Held before the source is paused.
         max_chars: Of all that are held together before the source is paused.
@@ -42,7 +43,6 @@ class EventInbox:
     """
 
     __slots__ = (
-        "_carry_out",
         "_is_paused",
         "_max_chars",
         "_max_events",
@@ -56,13 +56,11 @@ class EventInbox:
     def __init__(
         self,
         source: Source,
-        carry_out: Callable[[str], Coroutine[Any, Any, None]],
         throttles: Sequence[Throttle],
         max_events: int,
         max_chars: int,
     ) -> None:
         self._source = source
-        self._carry_out = carry_out
         self._throttles = throttles
         self._max_events = max_events
         self._max_chars = max_chars
@@ -72,8 +70,14 @@ class EventInbox:
         self._is_paused = False
         self.num_chars = 0
 
-    def put(self, text: str) -> None:
-        """Hold an event; the source is paused while there is no room for more."""
+    def put(self, text: str, carry_out: CarryOut) -> None:
+        """Hold an event; the source is paused while there is no room for more.
+
+        Args:
+            text: The event.
+            carry_out: Carries it out, and all that come before none is left; raises
+                nothing. It is not kept beyond that: it may belong to whose inbox this is.
+        """
         if self._texts is None:
             self._texts = deque()
         self._texts.append(text)
@@ -82,17 +86,17 @@ class EventInbox:
             self._is_paused = True
             self._source.pause_reading()
         if self._task is None:
-            self._task = self._source.spawn(self._work())
+            self._task = self._source.spawn(self._work(carry_out))
 
     def _is_full(self, texts: deque[str]) -> bool:
         return len(texts) >= self._max_events or self.num_chars >= self._max_chars
 
-    async def _work(self) -> None:
+    async def _work(self, carry_out: CarryOut) -> None:
         try:
             while self._texts:
                 for throttle in self._throttles:
                     await throttle.wait()
-                await self._carry_out(self._texts[0])
+                await carry_out(self._texts[0])
                 self.num_chars -= len(self._texts.popleft())
                 if self._is_paused and not self._is_full(self._texts):
                     self._is_paused = False

@@ -111,9 +111,10 @@ class SocketConnection(asyncio.Protocol):
     ) -> None:
         self._config = config
         self._server_state = server_state
-        self._app_state: dict[str, Any] | None = app_state
-        # The connection as it was before the upgrade; its place goes on.
-        self.place: Place | None = app_state[CONNECTION].place
+        # The connection as it was before the upgrade; its place goes on. It refers to itself
+        # here, and is needed no more.
+        self.place: Place | None = app_state.pop(CONNECTION).place
+        self._app_state = app_state
         self._pings = pings
         self._partials = partials
         self.transport: asyncio.Transport
@@ -188,7 +189,7 @@ class SocketConnection(asyncio.Protocol):
             return
         if self._handshake is not None and self._response is None:
             self._shake_hands(self._handshake, data)
-        elif self._on_text is None:
+        elif self._on_text is None and not self._has_ended:
             self._early += data
             self.transport.pause_reading()
         elif self._frames is not None:
@@ -214,14 +215,14 @@ class SocketConnection(asyncio.Protocol):
 
     def _turn_away(self, error: InvalidRequest) -> None:
         self._is_deaf = True
-        self._handshake = self._app_state = None
+        self._forget_handshake()
         self.transport.write(raw_refusal(error))
         self._close_soon()
 
     def _scope(self, request: Request) -> Scope:
         raw_path, _, query = request.path.partition("?")
         offered = request.headers.get_all("Sec-WebSocket-Protocol")
-        root, app_state = self._config.root_path, self._app_state or {}
+        root = self._config.root_path
         return {
             "type": "websocket",
             "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
@@ -238,7 +239,7 @@ class SocketConnection(asyncio.Protocol):
                 for name, value in request.headers.raw_items()
             ],
             "subprotocols": [name.strip() for value in offered for name in value.split(",")],
-            "state": {**app_state, CONNECTION: self},
+            "state": {**self._app_state, CONNECTION: self},
             "extensions": {"websocket.http.response": {}},
         }
 
@@ -249,8 +250,8 @@ class SocketConnection(asyncio.Protocol):
             logger.exception("the application failed")
             if self._frames is None:
                 self._refuse(raw_refusal(public(error)))
-        self._handshake = self._app_state = self._response = None
-        if self._on_text is None and self._close_timer is None:
+        self._forget_handshake()
+        if self._context is None and self._close_timer is None:
             self._close_soon()
 
     async def _send(self, message: Message) -> None:
@@ -281,7 +282,13 @@ class SocketConnection(asyncio.Protocol):
             max_size=self._config.ws_max_size,
             logger=_library_logger,
         )
-        self._handshake = self._response = self._app_state = None
+        self._forget_handshake()
+
+    def _forget_handshake(self) -> None:
+        if self._handshake is not None:
+            self._handshake.parser.close()
+        self._handshake = self._response = self._refusal = None
+        self._app_state = {}
 
     def _refuse(self, answer: bytes) -> None:
         self._is_deaf = True
@@ -467,7 +474,8 @@ class SocketConnection(asyncio.Protocol):
         if self._on_end is not None:
             self._pings.remove(self)
             self.spawn(self._on_end())
-            self._on_end = None
+        # They belong to whom the socket was handed over to, and who refers to it.
+        self._on_text = self._on_end = None
 
     def _close_soon(self) -> None:
         """Close once all is written; a peer that does not read holds nothing for long."""

@@ -65,11 +65,11 @@ class OpenSocket(ABC):
         self._connection = connection
         self._writer = writer
         self.watch = watch
-        self._inbox = EventInbox(connection, self.carry_out, throttles, INBOX_EVENTS, INBOX_CHARS)
+        self._inbox = EventInbox(connection, throttles, INBOX_EVENTS, INBOX_CHARS)
 
     def on_text(self, text: str) -> None:
         """One message of the client's."""
-        self._inbox.put(text)
+        self._inbox.put(text, self.carry_out)
 
     @abstractmethod
     async def carry_out(self, text: str) -> None:

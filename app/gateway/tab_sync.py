@@ -118,6 +118,8 @@ class TabSync:
         self._subscription.hold()
         for task in tuple(self._tasks):
             task.cancel()
+        # It belongs to the socket, which would wait for the garbage collector.
+        self._start = _start_nothing
 
     def asks(self, response_id: str) -> None:
         """The socket is about to begin a response, and will follow it."""
@@ -361,6 +363,11 @@ class TabSync:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _start_nothing(running: RunningResponse) -> RunningResponse:
+    """The socket is gone."""
+    return running
 
 
 def response_view(wire: RealtimeWire, active: ActiveResponse) -> ResponseView:

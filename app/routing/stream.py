@@ -105,7 +105,8 @@ class ResponseStream:
         Args:
             on_delta: What it raises is raised to the iterator.
         """
-        self._on_delta = on_delta
+        if not self.is_ended:
+            self._on_delta = on_delta
 
     def take(self, event: Event) -> bool:
         """Take an event in if it comes next; False if an earlier one is missing."""

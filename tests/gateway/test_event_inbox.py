@@ -14,11 +14,14 @@ class Line:
     """A source whose events are carried out one at a time, when the test says so."""
 
     def __init__(self, max_events: int = 10, max_chars: int = 100) -> None:
-        self.inbox = EventInbox(self, self.carry_out, (), max_events, max_chars)
+        self.inbox = EventInbox(self, (), max_events, max_chars)
         self.is_paused = False
         self.done: list[str] = []
         self.may_go_on = asyncio.Semaphore(0)
         self.tasks: list[asyncio.Task[None]] = []
+
+    def put(self, text: str) -> None:
+        self.inbox.put(text, self.carry_out)
 
     def pause_reading(self) -> None:
         self.is_paused = True
@@ -47,7 +50,7 @@ async def test_the_source_pauses_beyond_the_size_and_events_come_in_order() -> N
     line = Line()
     texts = ["a" * 60, "b" * 60, "c" * 10]
     for text in texts:
-        line.inbox.put(text)
+        line.put(text)
     assert line.is_paused
     assert line.inbox.num_chars == 130
     await line.let_go(1)
@@ -59,7 +62,7 @@ async def test_the_source_pauses_beyond_the_size_and_events_come_in_order() -> N
 
 async def test_one_event_may_be_larger_than_all_may_be_together() -> None:
     line = Line()
-    line.inbox.put("x" * 500)
+    line.put("x" * 500)
     assert line.is_paused
     await line.let_go(1)
     assert not line.is_paused
@@ -67,9 +70,9 @@ async def test_one_event_may_be_larger_than_all_may_be_together() -> None:
 
 async def test_the_source_pauses_beyond_the_number() -> None:
     line = Line(max_events=2)
-    line.inbox.put("x")
+    line.put("x")
     assert not line.is_paused
-    line.inbox.put("y")
+    line.put("y")
     assert line.is_paused
     await line.let_go(1)
     assert not line.is_paused
@@ -80,7 +83,7 @@ async def test_without_events_there_is_no_task() -> None:
     line = Line()
     assert line.tasks == []
     for text in ("x", "y"):
-        line.inbox.put(text)
+        line.put(text)
         await line.let_go(1)
         await asyncio.wait(line.tasks)
     assert [task.done() for task in line.tasks] == [True, True]
@@ -89,11 +92,11 @@ async def test_without_events_there_is_no_task() -> None:
 async def test_what_was_sent_before_the_end_is_carried_out_for_a_while() -> None:
     line = Line()
     for text in ("x", "y"):
-        line.inbox.put(text)
+        line.put(text)
     closing = asyncio.create_task(line.inbox.close(10.0))
     await line.let_go(2)
     await closing
-    line.inbox.put("z")
+    line.put("z")
     await line.inbox.close(0.0)
     assert line.done == ["x", "y"]
     assert line.tasks[-1].cancelled()
