@@ -46,12 +46,13 @@ class Batch:
 
     def add(self, route: Route) -> None:
         """As much of a route as is due and fits."""
-        self._notify(route, min(route.num_logged, route.num_notified + self._gateway_room))
-        self._log(route, min(len(route.entries), route.num_logged + self._log_room))
+        self._notify(route)
+        if route.num_logged < len(route.payloads):
+            self._log(route)
 
     def repeat(self, route: Route, gateway_id: str, first: int) -> None:
         """Send one gateway again what the log holds from entry `first` on."""
-        payloads = [payload for _, payload in route.entries[first : route.num_logged]]
+        payloads = route.payloads[first : route.num_logged]
         self._by_gateway.setdefault(gateway_id, []).extend(payloads)
 
     def commands(self) -> list[tuple[Value, ...]]:
@@ -67,29 +68,32 @@ class Batch:
             commands.append(("DEL", keys.lease(request_id)))
         return commands
 
-    def _log(self, route: Route, end: int) -> None:
-        self._log_room -= max(0, end - route.num_logged)
-        for index in range(route.num_logged, end):
-            place, payload = route.entries[index]
-            entry_id = keys.log_entry_id(place.epoch, place.seq)
-            self._log_commands.append(("XADD", route.key, entry_id, "e", payload))
+    def _log(self, route: Route) -> None:
+        start = route.num_logged
+        end = min(len(route.payloads), start + max(0, self._log_room))
+        self._log_room -= end - start
+        for index in range(start, end):
+            entry = ("XADD", route.key, route.entry_ids[index], "e", route.payloads[index])
+            self._log_commands.append(entry)
             self.logged.append((route, index))
-            is_last = route.ended_at is not None and index == len(route.entries) - 1
+            is_last = route.ended_at is not None and index == len(route.payloads) - 1
             if index == 0 or is_last:
                 ttl_s = route.end_ttl_s if is_last else keys.LOG_TTL_S
                 self._log_commands.append(("EXPIRE", route.key, ttl_s))
                 self.logged.append(None)
 
-    def _notify(self, route: Route, end: int) -> None:
+    def _notify(self, route: Route) -> None:
         start = route.num_notified
-        self._gateway_room -= max(0, end - start)
-        payloads = [payload for _, payload in route.entries[start:end]]
-        if payloads:
-            for gateway_id in route.listeners:
-                self._by_gateway.setdefault(gateway_id, []).extend(payloads)
-        if end > start and route.ended_at is not None and end == len(route.entries):
+        end = max(start, min(route.num_logged, start + self._gateway_room))
+        self.notified.append((route, end))
+        if end == start:
+            return
+        self._gateway_room -= end - start
+        payloads = route.payloads[start:end]
+        for gateway_id in route.listeners:
+            self._by_gateway.setdefault(gateway_id, []).extend(payloads)
+        if route.ended_at is not None and end == len(route.payloads):
             self._ended.append(route.request_id)
-        self.notified.append((route, max(start, end)))
 
 
 def _bodies(payloads: list[bytes]) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 The engine is not thread-safe but for `prepare`; everything else happens here,
 between steps. The asyncio side puts commands in and gets each step's events by
-one `call_soon_threadsafe`.
+`call_soon_threadsafe`, those of several steps at once where it is behind.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -122,6 +123,10 @@ class EngineThread:
         self._stats_at = 0.0
         self._last_step_at = time.time()
         self._stats = engine.stats()
+        # What the loop is yet to be told, and whether it knows that there is something: it is
+        # woken once for all that comes before it looks.
+        self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._is_woken = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -274,8 +279,23 @@ class EngineThread:
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         assert self._loop is not None
+        self._told.append((callback, args))
+        if self._is_woken:
+            return
+        self._is_woken = True
         try:
-            self._loop.call_soon_threadsafe(callback, *args)
+            self._loop.call_soon_threadsafe(self._hear)
         except RuntimeError:
             # The loop is closed: the process ends and nobody is left to tell.
             logger.debug("event after the loop was closed")
+
+    def _hear(self) -> None:
+        """On the loop: all that was told so far."""
+        # First, so that what is told from now on wakes the loop again.
+        self._is_woken = False
+        while self._told:
+            callback, args = self._told.popleft()
+            try:
+                callback(*args)
+            except Exception:
+                logger.exception("what the engine told could not be taken")

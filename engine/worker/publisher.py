@@ -23,6 +23,7 @@ from redis.exceptions import ResponseError
 
 from engine.contract import (
     Cursor,
+    Delta,
     EngineFault,
     Event,
     Failed,
@@ -181,7 +182,7 @@ class Publisher:
         if route.num_logged:
             first = route.num_logged - 1
             if next_seq is not None:
-                first = sum(place.seq < next_seq for place, _ in route.entries)
+                first = route.num_before(next_seq)
             self._nudges.append((route, gateway_id, first))
             self._wake.set()
 
@@ -209,11 +210,11 @@ class Publisher:
                 event = Failed(event.request_id, route.epoch, route.next_seq, fault)
                 body = orjson.dumps(event.to_wire())
             # A copy of its own size: orjson's result keeps the kilobyte it was written in.
-            payload = memoryview(body).tobytes()
-            route.entries.append((Cursor(event.epoch, event.seq), payload))
+            payload = b"%b" % body
+            route.add(event.epoch, event.seq, payload)
             self._num_unsent_bytes += len(payload)
             self._dirty[event.request_id] = route
-            if isinstance(event, Finished | Failed):
+            if not isinstance(event, Delta) and isinstance(event, Finished | Failed):
                 self._end(route, event)
         if self._dirty:
             self._settled.clear()
@@ -317,16 +318,16 @@ class Publisher:
             route, index = written
             if isinstance(reply, ResponseError) and self._is_taken(route, reply):
                 refused.add(route)
-            if route not in refused:
+            if not refused or route not in refused:
                 route.num_logged = max(route.num_logged, index + 1)
         for reply in replies[len(batch.logged) :]:
             if isinstance(reply, ResponseError):
                 logger.error("Redis refused a gateway's batch: %s", reply)
         for route, end in batch.notified:
-            for _, payload in route.entries[route.num_notified : end]:
-                self._num_unsent_bytes -= len(payload)
-                self.counters["repartee_events_published_total"] += 1
-            route.num_notified = max(route.num_notified, end)
+            if end > route.num_notified:
+                self._num_unsent_bytes -= route.num_bytes(route.num_notified, end)
+                self.counters["repartee_events_published_total"] += end - route.num_notified
+                route.num_notified = end
             if route.is_settled:
                 self._dirty.pop(route.request_id, None)
         if not self._dirty:
@@ -345,7 +346,7 @@ class Publisher:
 
     async def _resync(self) -> None:
         """Learn from each log what it holds, so that the rest is written, once."""
-        routes = [route for route in self._routes.values() if route.entries]
+        routes = [route for route in self._routes.values() if route.payloads]
         for start in range(0, len(routes), MAX_BATCH_EVENTS):
             part = routes[start : start + MAX_BATCH_EVENTS]
             replies = await self._line.execute(
@@ -379,7 +380,7 @@ class Publisher:
         if last.epoch > route.epoch:
             self._lose(route)
             return
-        route.num_logged = sum(place <= last for place, _ in route.entries)
+        route.num_logged = route.num_until(last)
         if not route.is_settled:
             self._dirty[route.request_id] = route
             self._settled.clear()
@@ -393,8 +394,7 @@ class Publisher:
             self._on_lost(route.request_id)
 
     def _drop(self, route: Route) -> None:
-        for _, payload in route.entries[route.num_notified :]:
-            self._num_unsent_bytes -= len(payload)
+        self._num_unsent_bytes -= route.num_bytes(route.num_notified, len(route.payloads))
         self._routes.pop(route.request_id, None)
         self._dirty.pop(route.request_id, None)
         self._ended.pop(route.request_id, None)
