@@ -11,8 +11,11 @@ import torch
 from engine.cuda_chunk import CONTEXT_STEPS
 from engine.runner import Model, StepInputs
 from kernels.kv_cache import AttentionBatch, LayerCache
-from kernels.paged_attention.triton import is_whole_prompt
-from kernels.paged_attention.whole_prompt import padded_length, plan_whole_prompt
+from kernels.rope_attention.whole_prompt import (
+    is_whole_prompt,
+    padded_length,
+    plan_whole_prompt,
+)
 
 
 class EagerPass:
@@ -37,8 +40,10 @@ class EagerPass:
         And the seconds that went into what the next pass of the kind finds in place.
         """
         batch = self._batch(inputs.batch)
-        pieces = batch if batch.apart is None else batch.apart[1]
-        setup_s = self._plan_library(pieces)
+        setup_s = 0.0
+        if is_whole_prompt(len(inputs.token_ids), batch):
+            pieces = batch if batch.apart is None else batch.apart[1]
+            setup_s = self._plan_library(pieces.max_query_len)
         logits = self._model.forward(
             self._move(inputs.token_ids), self._move(inputs.positions), self._move(inputs.slots),
             batch, self._caches, self._move(inputs.logits_rows),
@@ -77,11 +82,8 @@ class EagerPass:
             apart=apart,
         )  # fmt: skip
 
-    def _plan_library(self, pieces: AttentionBatch) -> float:
+    def _plan_library(self, num_tokens: int) -> float:
         """Let the library plan for a long prompt's length; how long it took, seconds."""
-        num_tokens = pieces.max_query_len
-        if not is_whole_prompt(num_tokens, self._caches[0], pieces):
-            return 0.0
         key = (threading.get_ident(), padded_length(num_tokens))
         if key in self._planned:
             return 0.0

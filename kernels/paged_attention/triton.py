@@ -20,11 +20,6 @@ from kernels.paged_attention.decode_kernel import decode_kernel
 from kernels.paged_attention.prefill_kernel import prefill_kernel
 from kernels.paged_attention.prefix_kernel import prefix_kernel
 from kernels.paged_attention.verify_kernel import verify_kernel
-from kernels.paged_attention.whole_prompt import (
-    LIBRARY_TOKENS,
-    has_library_attention,
-    whole_prompt,
-)
 
 LOG2_E = 1.4426950408889634
 MAX_SPLITS = 32
@@ -50,21 +45,27 @@ def paged_attention(
     )
     if q.shape[1] % num_kv:
         raise ValueError(f"q: expected a multiple of {num_kv} heads, got {q.shape[1]}")
-    if is_whole_prompt(q.shape[0], cache, batch):
-        return whole_prompt(q, cache, batch, scale)
     out = torch.empty(q.shape[0], q.shape[1] * head_dim, dtype=q.dtype, device=q.device)
     if batch.apart is None:
         _attend(q, cache, batch, scale, out)
         return out
     singles, pieces = batch.apart
     first = len(singles.context_lens)
-    with overlapped_launches(first < OVERLAP_ROWS):
-        # As in a graph of decodes, so that it is the same kernel.
-        _attend(q[:first], cache, singles, scale, out[:first])
-    if is_whole_prompt(q.shape[0] - first, cache, pieces):
-        out[first:] = whole_prompt(q[first:], cache, pieces, scale)
-    else:
-        _attend(q[first:], cache, pieces, scale, out[first:])
+    out[:first] = attend_singles(q[:first], cache, singles, scale)
+    _attend(q[first:], cache, pieces, scale, out[first:])
+    return out
+
+
+def attend_singles(
+    q: torch.Tensor, cache: LayerCache, singles: AttentionBatch, scale: float
+) -> torch.Tensor:
+    """`paged_attention` of sequences of one token each, of which a batch with pieces begins.
+
+    Launched as in a graph of decodes, so that it is the same kernel.
+    """
+    out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
+    with overlapped_launches(len(q) < OVERLAP_ROWS):
+        _attend(q, cache, singles, scale, out)
     return out
 
 
@@ -78,20 +79,6 @@ def _attend(
         _verify(q, cache, batch, scale, out)
     else:
         _prefill(q, cache, batch, scale, out)
-
-
-def is_whole_prompt(num_tokens: int, cache: LayerCache, batch: AttentionBatch) -> bool:
-    """Whether a step is one sequence from its first token on, for the library's kernel.
-
-    Graphs of padded pieces are shorter: there the lengths would be the padding's.
-    """
-    return (
-        len(batch.context_lens) == 1
-        and num_tokens >= LIBRARY_TOKENS
-        and batch.max_query_len == batch.max_context_len == num_tokens
-        and not cache.is_quantized
-        and has_library_attention()
-    )
 
 
 def num_splits(num_sequences: int, num_kv_heads: int, max_context_len: int) -> int:

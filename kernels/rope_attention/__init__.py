@@ -25,6 +25,7 @@ def rope_attention(
 
     On CUDA a decode step of few rows is one launch: each program rotates the heads that
     it needs, and reads the KV of earlier tokens while q, k and v are still being computed.
+    A long prompt that is computed whole leaves its rotated q and k in `qkv`.
 
     Args:
         qkv: [T, (q heads + 2 * kv heads) * D]; see `kernels.rope_kv_write`, which also
@@ -47,7 +48,12 @@ def rope_attention(
     """
     if not qkv.is_cpu:
         from kernels.rope_attention import triton
+        from kernels.rope_attention.whole_prompt import is_whole_prompt, whole_prompt
 
+        if is_whole_prompt(len(qkv), batch):
+            return whole_prompt(
+                qkv, positions, rope, cache, slots, batch, scale, q_norm, k_norm, eps
+            )
         if triton.fits(qkv, cache, batch, q_norm):
             return triton.rope_attention(qkv, positions, rope, cache, slots, batch, scale)
     q = rope_kv_write(qkv, positions, rope, cache, slots, q_norm, k_norm, eps)
