@@ -32,11 +32,13 @@ class Batch:
         self._blocks.release(seq.block_table)
         seq.block_table = []
         seq.num_computed = 0
+        seq.partial = None
         seq.num_named = 0
 
     def computed(self, seq: Sequence, num_computed: int) -> None:
         """Note that the KV of the first `num_computed` tokens is in place."""
         seq.num_computed = num_computed
+        seq.partial = None
         if not self._config.prefix_cache:
             return
         num_full = min(num_computed // self._blocks.block_size, len(seq.block_names))

@@ -74,7 +74,11 @@ class Engine:
         self.config = config
         self.card = card
         self.scheduler = scheduler_type(
-            config, runner.max_decode_steps, host_tier, runner.max_ahead_steps
+            config,
+            runner.max_decode_steps,
+            host_tier,
+            runner.max_ahead_steps,
+            runner.piece_layers,
         )
         max_retained = int(config.num_blocks * config.retained_share)
         self.retention = Retention(self.scheduler.blocks, max_retained, config.retained_s)
@@ -226,6 +230,9 @@ class Engine:
             if self.scheduler.warm_ups.is_in_step(item.sequence):
                 self.scheduler.warm_ups.computed(item)
                 continue
+            if not item.finishes:
+                self.scheduler.computed_layers(item)
+                continue
             sampled = output.tokens.get(item.sequence.id, [])
             if item.draft:
                 self.scheduler.speculation.record_outcome(
@@ -247,13 +254,14 @@ class Engine:
             text_s=now - finished,
         )
         num_sampled = sum(len(tokens) for tokens in output.tokens.values())
+        num_tokens = plan.num_finished_tokens
         self.totals.record_step(
             times,
-            num_tokens=plan.num_tokens,
+            num_tokens=num_tokens,
             num_sampled=num_sampled,
             elapsed_s=now - started,
         )
-        self.trace.add(StepRecord(started, times, len(plan.work), plan.num_tokens, num_sampled))
+        self.trace.add(StepRecord(started, times, len(plan.work), num_tokens, num_sampled))
 
     def report(self) -> EngineReport:
         """The latest steps, and whether all bookkeeping agrees; takes milliseconds."""

@@ -48,6 +48,10 @@ def _check_running(engine: Engine, seq: Sequence) -> None:
     assert seq.num_computed <= capacity, f"{name} computed past its blocks"
     most = engine.scheduler.blocks.blocks_for(seq.max_tokens)
     assert len(seq.block_table) <= most, f"{name} holds more blocks than its answer can fill"
+    if seq.partial is not None:
+        end = seq.num_computed + seq.partial.num_tokens
+        assert end <= len(seq.tokens), f"{name}: a piece ends at {end} of {len(seq.tokens)}"
+        assert seq.partial.num_layers > 0, f"{name}: a piece is begun at no layer"
     assert seq.num_suspensions <= engine.config.max_suspensions, (
         f"{name} was suspended {seq.num_suspensions} times"
     )

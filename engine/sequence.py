@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from engine.contract import GenerateRequest, SamplingParams, Tier, Usage
 from engine.guess_rates import GuessRates
@@ -54,6 +55,23 @@ class Drafting:
     num_accepted: int = 0
 
 
+@dataclass(slots=True)
+class PartialPiece:
+    """A piece of a prompt of which so far only some layers are computed.
+
+    Attributes:
+        num_tokens: Its size.
+        layers_a_step: Layers that a step was planned to compute of it.
+        num_layers: Layers that are computed.
+        hidden: What the next layer starts from, as the runner left it.
+    """
+
+    num_tokens: int
+    layers_a_step: int
+    num_layers: int = 0
+    hidden: Any = None
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Tokens, KV blocks, sampling state and text of one request.
@@ -80,6 +98,7 @@ class Sequence:
         started_at: When it first ran, seconds; None before.
         block_table: KV blocks in order of position.
         num_computed: Tokens whose KV is in the blocks.
+        partial: The piece after these that is computed in part; None where none is.
         waited_at: `num_computed` when it last let another compute its next block; -1 for
             never. See `engine.prefix_joins`.
         num_named: Blocks of the table that were offered to the prefix cache.
@@ -114,6 +133,7 @@ class Sequence:
     status: Status = Status.WAITING
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0
+    partial: PartialPiece | None = None
     waited_at: int = -1
     num_named: int = 0
     rank: int = 0

@@ -28,6 +28,11 @@ class Work:
             returns the accepted part plus one token. Its KV slots are reserved.
         num_decode_steps: Decode this many tokens back to back, KV slots reserved;
             more than 1 only where `samples` and the runner's `max_decode_steps` allow.
+        layers: Those that the step computes, where it leaves some of a piece to other
+            steps; the sequence's `partial` then holds what passes between them. None
+            for all layers. All such items of a plan have the same layers, and come
+            last in it.
+        num_layers: Layers in all, where `layers` says which.
     """
 
     sequence: Sequence
@@ -36,6 +41,18 @@ class Work:
     samples: bool
     draft: tuple[int, ...] = ()
     num_decode_steps: int = 1
+    layers: range | None = None
+    num_layers: int = 1
+
+    @property
+    def share(self) -> float:
+        """Of the work on its tokens, how much is the step's."""
+        return 1.0 if self.layers is None else len(self.layers) / self.num_layers
+
+    @property
+    def finishes(self) -> bool:
+        """Whether its tokens are computed when the step ends."""
+        return self.layers is None or self.layers.stop == self.num_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +63,13 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens that the step works on, guesses included."""
         return sum(item.num_tokens + len(item.draft) for item in self.work)
+
+    @property
+    def num_finished_tokens(self) -> int:
+        """Of these, those that are computed when it ends."""
+        return sum(item.num_tokens + len(item.draft) for item in self.work if item.finishes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +132,14 @@ class Runner(Protocol):
     @property
     def max_ahead_steps(self) -> int:
         """Tokens that it makes beyond a plan's last, where sequences have blocks for them."""
+        ...
+
+    @property
+    def piece_layers(self) -> int:
+        """Layers of which it can compute some in one step and the rest in later ones.
+
+        1 where it computes all of them at once.
+        """
         ...
 
     def gauges(self) -> Mapping[str, float]:

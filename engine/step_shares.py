@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.config import EngineConfig
 from engine.contract import Tier
 from engine.mixed_steps import mixed_step_ms
+from engine.prompt_pieces import MIN_PIECE_TOKENS
 from engine.sequence import Sequence
 from engine.step_budget import STRETCH, StepBudget
 
@@ -53,12 +54,23 @@ def share_step(
     return StepShares(due, prefills, len(decodes) - len(due))
 
 
-def num_step_tokens(shares: StepShares, budget: StepBudget, config: EngineConfig) -> int:
+def num_step_tokens(
+    shares: StepShares,
+    budget: StepBudget,
+    config: EngineConfig,
+    least_tokens: float = MIN_PIECE_TOKENS,
+) -> float:
     """Tokens that a step has room for, those of its decodes included.
 
     Where decodes pause for a VIP's prompt, the step may take as long as it might with
     them in it: chats see no longer gaps, and small steps, which waste most of their
     time, are few.
+
+    Args:
+        shares: Who takes part.
+        budget: Measured step times.
+        config: The engine's.
+        least_tokens: Of prompts, whatever was measured, so that they get on.
     """
     num_decodes = len(shares.decodes)
     if num_decodes:
@@ -66,7 +78,10 @@ def num_step_tokens(shares: StepShares, budget: StepBudget, config: EngineConfig
         if shares.num_paused:
             all_ms = budget.decode_ms(num_decodes + shares.num_paused) or 0.0
             least_ms = max(least_ms, STRETCH * all_ms)
-        within = num_decodes + budget.tokens_beside(num_decodes, least_ms)
+        # What little a wrong guess for the shorter ones costs, they make up for soon.
+        context = max((seq.num_computed for seq in shares.prefills), default=0)
+        beside = budget.tokens_beside(num_decodes, least_ms, context)
+        within = num_decodes + max(beside, least_tokens)
     else:
         within = budget.tokens_alone(config.prefill_step_ms)
     return min(within, config.max_step_tokens)

@@ -9,6 +9,7 @@ import torch
 
 import kernels
 from engine.model.checkpoint import Checkpoint, LayerWeights
+from engine.model.layer_slice import LayerSlice
 from engine.model.rope import inverse_frequencies
 from kernels.kv_cache import AttentionBatch, LayerCache
 from kernels.weights import PackedWeight, Weight
@@ -75,6 +76,7 @@ class CausalLM:
         head = checkpoint.head()
         self._head = self._embedding if head is None else pack(head)
         self._final_norm = self._move(checkpoint.final_norm())
+        self._chain()
         frequencies = inverse_frequencies(config.rope, config.head_dim)
         positions = context_window or config.context_window
         self._rope = kernels.rope_table(frequencies, positions).to(self.device)
@@ -100,6 +102,7 @@ class CausalLM:
         batch: AttentionBatch,
         caches: Sequence[LayerCache],
         logits_rows: torch.Tensor,
+        part: LayerSlice | None = None,
     ) -> torch.Tensor:
         """Run one step over concatenated pieces of sequences.
 
@@ -110,23 +113,72 @@ class CausalLM:
             batch: Which tokens belong together, and their KV.
             caches: One a layer, written in place.
             logits_rows: int64 [R]; which of the T tokens' logits are wanted, rising.
+            part: Says that the last rows go through some layers only; None for none.
 
         Returns:
             [R, vocab_size], float32, on CUDA bf16.
         """
-        config, eps = self.config, self.config.norm_eps
+        eps = self.config.norm_eps
         x = kernels.embedding(token_ids, self._embedding)
-        for layer, cache in zip(self._layers, caches, strict=True):
-            qkv = kernels.norm_linear(x, layer.attention_norm, eps, layer.qkv, layer.qkv_bias)
-            attended = kernels.rope_attention(
-                qkv, positions, self._rope, cache, slots, batch, config.attention_scale,
-                layer.q_norm, layer.k_norm, eps,
-            )  # fmt: skip
-            kernels.linear_add(attended, layer.o, x, layer.o_bias)
-            kernels.mlp_add(x, layer.mlp_norm, eps, layer.gate_up, layer.down)
+        if part is None:
+            for layer, cache in zip(self._layers, caches, strict=True):
+                self._run_layer(layer, cache, x, positions, slots, batch)
+        else:
+            self._run_in_part(x, positions, slots, batch, caches, part)
         # Rows rise and are distinct: as many as tokens are all of them.
         wanted = x if len(logits_rows) == len(x) else x[logits_rows]
         return kernels.norm_linear(wanted, self._final_norm, eps, self._head)
+
+    def _run_layer(
+        self,
+        layer: Layer,
+        cache: LayerCache,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        batch: AttentionBatch,
+    ) -> None:
+        """One layer, on `x` in place."""
+        eps = self.config.norm_eps
+        qkv = kernels.norm_linear(x, layer.attention_norm, eps, layer.qkv, layer.qkv_bias)
+        attended = kernels.rope_attention(
+            qkv, positions, self._rope, cache, slots, batch, self.config.attention_scale,
+            layer.q_norm, layer.k_norm, eps,
+        )  # fmt: skip
+        kernels.linear_add(attended, layer.o, x, layer.o_bias)
+        kernels.mlp_add(x, layer.mlp_norm, eps, layer.gate_up, layer.down)
+
+    def _run_in_part(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        batch: AttentionBatch,
+        caches: Sequence[LayerCache],
+        part: LayerSlice,
+    ) -> None:
+        """All layers, on `x` in place; the last rows take part in some."""
+        num_others = len(x) - part.num_rows
+        if part.hidden is not None:
+            x[num_others:] = part.hidden
+        for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
+            if index in part.layers:
+                self._run_layer(layer, cache, x, positions, slots, batch)
+            elif part.others is not None:
+                rows = slice(num_others)
+                self._run_layer(layer, cache, x[rows], positions[rows], slots[rows], part.others)
+        part.hidden = x[num_others:]
+
+    def _chain(self) -> None:
+        """Tell each weight which one a step reads after it."""
+        read = [
+            weight
+            for layer in self._layers
+            for weight in (layer.qkv, layer.o, layer.gate_up, layer.down)
+        ]
+        # A tied output layer is no one's follower but the last one's, so there is no ring.
+        for weight, following in zip(read, [*read[1:], self._head], strict=True):
+            weight.following = following
 
     def _pack_layer(self, weights: LayerWeights, pack: Pack) -> Layer:
         return Layer(

@@ -56,6 +56,7 @@ class Machine:
 
     max_decode_steps = 1
     max_ahead_steps = 0
+    piece_layers = 1
 
     def __init__(self, clock: Clock, costs: Costs, seed: int) -> None:
         self._clock = clock

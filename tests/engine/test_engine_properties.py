@@ -132,6 +132,7 @@ _configs = st.fixed_dictionaries(
     asks=st.lists(_asks, min_size=1, max_size=12),
     config=_configs,
     max_decode_steps=st.sampled_from([1, 4]),
+    piece_layers=st.sampled_from([1, 3, 30]),
     memory=st.sampled_from([1, 2, 1000]),
     fault_at=st.one_of(st.none(), st.none(), st.integers(0, 30)),
     forms_batches=st.booleans(),
@@ -140,6 +141,7 @@ def test_every_request_ends_once_with_the_right_text(
     asks: list[Ask],
     config: dict[str, Any],
     max_decode_steps: int,
+    piece_layers: int,
     memory: int,
     fault_at: int | None,
     forms_batches: bool,
@@ -151,6 +153,7 @@ def test_every_request_ends_once_with_the_right_text(
         runner={
             "next_token": lambda tokens, seed: next_token(tokens, seed, memory),
             "max_decode_steps": max_decode_steps,
+            "piece_layers": piece_layers,
         },
         **config,
     )

@@ -118,6 +118,28 @@ def test_bat_01_eight_prompts_at_once_equal_serial(loaded: LoadedModel) -> None:
     assert all(alone)
 
 
+def test_a_prompt_computed_by_layers_beside_chats_gets_the_words_of_one_alone(
+    loaded: LoadedModel,
+) -> None:
+    story = "The old lighthouse keeper wrote down every ship that passed. " * 30
+    alone, _ = Asker(make_engine(loaded, prefix_cache=False)).ask(story)
+    chats = [Asker(make_engine(loaded)).ask(prompt, max_tokens=60)[0] for prompt in PROMPTS[:3]]
+    busy = Asker(make_engine(loaded, num_blocks=512, prefix_cache=False))
+    names = [busy.add(prompt, max_tokens=60) for prompt in PROMPTS[:3]]
+    for _ in range(5):
+        busy.take(busy.engine.step())
+    name = busy.add(story)
+    halfway = set()
+    while busy.engine.has_work():
+        busy.take(busy.engine.step())
+        seq = busy.engine.sequences.get(name)
+        if seq is not None and seq.partial is not None:
+            halfway.add(seq.num_computed)
+    assert len(halfway) >= 2
+    assert busy.texts[name] == alone
+    assert [busy.texts[name] for name in names] == chats
+
+
 def test_smp_07_a_seed_holds_in_a_busy_batch(loaded: LoadedModel) -> None:
     sampling = {"temperature": 0.8, "seed": 42, "max_tokens": 16}
     alone, _ = Asker(make_engine(loaded)).ask("Tell me a story.", **sampling)

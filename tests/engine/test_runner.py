@@ -33,6 +33,7 @@ class RecordingModel:
         batch: Any,
         caches: Any,
         logits_rows: torch.Tensor,
+        part: Any = None,
     ) -> torch.Tensor:
         self.inputs = (token_ids, positions, slots, batch, logits_rows)
         self.caches = caches

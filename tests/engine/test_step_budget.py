@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from engine.step_budget import MIN_PIECE_TOKENS, STRETCH, StepBudget
+from engine.prompt_pieces import MIN_PIECE_TOKENS
+from engine.step_budget import STRETCH, StepBudget
+from engine.step_shares import StepShares, num_step_tokens
 from load_tests.measure import percentile
 from tests.fakes.runner import Bench
 
@@ -31,7 +33,7 @@ def gaps_and_steps(slowness: list[float], prompt_tokens: int = 2500) -> tuple[li
     num_steps = 0
     while left > 0:
         factor = slowness[num_steps % len(slowness)]
-        piece = 0 if budget.wants_plain_step() else min(budget.tokens_beside(CHATS), left)
+        piece = 0 if budget.wants_plain_step() else min(int(budget.tokens_beside(CHATS)), left)
         elapsed_ms = factor * (decode_ms(CHATS) + prompt_ms(piece))
         budget.record(CHATS, piece, elapsed_ms)
         gaps.append(elapsed_ms / factor / decode_ms(CHATS))
@@ -71,8 +73,14 @@ def test_no_measurement_shrinks_a_piece_below_the_least() -> None:
     for _ in range(20):
         budget.record(1, 64, 10_000.0)
         budget.record(0, 64, 10_000.0)
-    assert budget.tokens_beside(1) >= MIN_PIECE_TOKENS
     assert budget.tokens_alone(1.0) >= MIN_PIECE_TOKENS
+    bench = Bench(window=8192, num_blocks=4096)
+    bench.add("chat")
+    bench.add("long", "x" * 1000)
+    chat, long = bench.engine.sequences.values()
+    shares = StepShares([chat], [long], 0)
+    assert num_step_tokens(shares, budget, bench.config) == 1 + MIN_PIECE_TOKENS
+    assert num_step_tokens(shares, budget, bench.config, 0.5) == 1.5
 
 
 def test_pieces_grow_step_by_step_where_tokens_cost_nothing() -> None:

@@ -12,7 +12,7 @@ from engine.config import EngineConfig
 from engine.contract import GenerateRequest, Message, ModelCard, SamplingParams, Tier, Warm
 from engine.engine import Engine
 from engine.host_tier import HostTier
-from engine.step import StepOutput, StepPlan, StepTimes
+from engine.step import StepOutput, StepPlan, StepTimes, Work
 from tests.fakes.clock import VirtualClock
 
 VOCAB_SIZE = 300
@@ -61,6 +61,7 @@ class FakeRunner:
         eos_every: How seldom an answer ends by itself; 0 means never.
         max_decode_steps: As for any runner.
         max_ahead_steps: As for any runner; it makes none.
+        piece_layers: As for any runner.
         next_token: Another model, from (tokens, seed) to a token.
     """
 
@@ -75,6 +76,7 @@ class FakeRunner:
         eos_every: int = 0,
         max_decode_steps: int = 1,
         max_ahead_steps: int = 0,
+        piece_layers: int = 1,
         next_token: Callable[[Sequence[int], int], int] | None = None,
     ) -> None:
         self._block_size = config.block_size
@@ -84,6 +86,7 @@ class FakeRunner:
         self._context_ms = context_ms
         self._max_decode_steps = max_decode_steps
         self._max_ahead_steps = max_ahead_steps
+        self._piece_layers = piece_layers
         self._next_token = next_token or (
             lambda tokens, seed: hashed_token(tokens, seed, eos_every)
         )
@@ -99,6 +102,10 @@ class FakeRunner:
     def max_ahead_steps(self) -> int:
         return self._max_ahead_steps
 
+    @property
+    def piece_layers(self) -> int:
+        return self._piece_layers
+
     def gauges(self) -> dict[str, float]:
         return {}
 
@@ -107,13 +114,19 @@ class FakeRunner:
         elapsed_ms = self._base_ms
         for item in plan.work:
             num_tokens = item.num_tokens + len(item.draft) + item.num_decode_steps - 1
-            elapsed_ms += num_tokens * (self._token_ms + self._context_ms * item.start / 1000)
+            token_ms = self._token_ms + self._context_ms * item.start / 1000
+            elapsed_ms += item.share * num_tokens * token_ms
         self._clock.advance(elapsed_ms / 1000)
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("the fake runner was told to fail")
         output = StepOutput(times=StepTimes(forward_s=elapsed_ms / 1000))
+        _check_layers(plan, self._piece_layers)
         for item in plan.work:
+            if item.layers is not None:
+                self._go_through_layers(item)
+            if not item.finishes:
+                continue
             seq = item.sequence
             known = [*seq.tokens[: item.start + item.num_tokens], *item.draft]
             end = len(known) + item.num_decode_steps - 1
@@ -124,6 +137,17 @@ class FakeRunner:
             if item.samples:
                 output.tokens[seq.id] = self._sample(item, known)
         return output
+
+    def _go_through_layers(self, item: Work) -> None:
+        """Layers follow each other, of the same tokens in the same blocks."""
+        partial = item.sequence.partial
+        assert partial is not None and item.layers is not None
+        piece = (item.start, item.num_tokens, item.sequence.block_table[:])
+        if item.layers.start == 0:
+            assert partial.hidden is None, "a piece begins twice"
+        else:
+            assert partial.hidden == (item.layers.start, piece), "layers don't follow"
+        partial.hidden = (item.layers.stop, piece)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         size = self._block_size
@@ -166,6 +190,17 @@ class FakeRunner:
     def _check_kv(self, table: list[int], known: list[int]) -> None:
         held = [self._kv[self._slot(table, position)] for position in range(len(known))]
         assert held == known, f"KV holds {held}, the sequence is {known}"
+
+
+def _check_layers(plan: StepPlan, num_layers: int) -> None:
+    """What a plan may ask of some layers."""
+    sliced = [item.layers for item in plan.work if item.layers is not None]
+    assert len(set(sliced)) <= 1, f"several ranges of layers: {sliced}"
+    assert all(item.layers is None for item in plan.work[: len(plan.work) - len(sliced)])
+    for layers in sliced:
+        assert 0 <= layers.start < layers.stop <= num_layers, f"{layers} of {num_layers}"
+        assert len(layers) < num_layers, "all layers, said as some"
+    assert all(not item.draft for item in plan.work if item.layers is not None)
 
 
 class FakeCodec:
