@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 
 from engine.config import EngineConfig
 from engine.contract import Tier
@@ -18,6 +20,14 @@ _MEMORY_S = 10.0
 _PRIOR_S = 2.0
 # Waits are foreseen longer by this factor than on average they are.
 _MARGIN = 2.0
+# Steps by which the estimates are checked, how many of decodes it takes at least, and by how
+# much more than these an estimate may say.
+_NUM_RECENT = 9
+_LEAST_RECENT = 3
+_MOST_ABOVE = 1.5
+# What a prompt's token is taken to cost at most before two prompts were computed, as a share
+# of a decode: weights are read once for all of them.
+_FIRST_PROMPT_SHARE = 0.25
 # What part of the machine is left to a tier at least.
 _LEAST_LEFT = 0.05
 
@@ -29,6 +39,10 @@ class WaitEstimator:
     rate, answer tokens at the rate of a decode in the present batch. How fast it is
     really got through, with work done twice and all else that the estimate leaves out,
     is measured while requests wait.
+
+    The first steps of a worker may take a hundred times as long as all later ones, and one
+    that the machine was held up in as well. So nothing is foreseen before some steps of
+    decodes are known, and then no step to take much longer than the latest ones say.
     """
 
     def __init__(self, config: EngineConfig, budget: StepBudget) -> None:
@@ -39,6 +53,10 @@ class WaitEstimator:
         }
         self._budget = budget
         self._answer_tokens = _FIRST_ANSWER_TOKENS
+        # Sequences and milliseconds of the latest steps of decodes alone.
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_NUM_RECENT)
+        # Milliseconds of each token in the latest steps of prompts alone.
+        self._recent_token_ms: deque[float] = deque(maxlen=_NUM_RECENT)
         # Seconds of work that came lately, by tier.
         self._come_s = dict.fromkeys(Tier, 0.0)
         # Over how long that was counted; grows to the length of the memory.
@@ -63,11 +81,31 @@ class WaitEstimator:
         """
         token_ms = self._budget.prompt_token_ms
         decode_ms = self._budget.decode_ms(batch)
-        if token_ms is None or decode_ms is None:
+        if token_ms is None or decode_ms is None or len(self._recent) < _LEAST_RECENT:
             return 0.0
+        token_ms = min(token_ms, self._most_token_ms())
+        decode_ms = min(decode_ms * self._budget.slowness, self._most_ms(batch))
         left = min(max(self._answer_tokens - seq.num_answer_tokens, 1.0), seq.num_remaining)
         prompt_ms = (len(seq.tokens) - num_cached) * token_ms
-        return (prompt_ms + left * decode_ms * self._budget.slowness / batch) / 1000
+        return (prompt_ms + left * decode_ms / batch) / 1000
+
+    def measured(self, num_decodes: int, num_prompt_tokens: int, elapsed_ms: float) -> None:
+        """Note a step of so many decodes and tokens of prompts."""
+        if not num_prompt_tokens:
+            self._recent.append((num_decodes, elapsed_ms))
+        elif not num_decodes:
+            self._recent_token_ms.append(elapsed_ms / num_prompt_tokens)
+
+    def _most_ms(self, batch: int) -> float:
+        """Longest time to believe of a step of decodes: a batch takes no longer than its parts."""
+        times = [ms * max(batch / num_decodes, 1.0) for num_decodes, ms in self._recent]
+        return _MOST_ABOVE * statistics.median(times)
+
+    def _most_token_ms(self) -> float:
+        """Longest time to believe of a prompt's token."""
+        if len(self._recent_token_ms) < 2:
+            return _FIRST_PROMPT_SHARE * self._most_ms(1)
+        return _MOST_ABOVE * statistics.median_low(self._recent_token_ms)
 
     def wait_s(self, tier: Tier, work_ahead_s: float) -> float:
         """The wait behind so much work, with higher tiers passing meanwhile."""
