@@ -33,7 +33,7 @@ class PrefixJoins:
     def take_over(self, running: Iterable[Sequence]) -> None:
         """Move sequences on over all blocks that others have computed since."""
         for seq in running:
-            if seq.num_uncomputed > self._blocks.block_size:
+            if seq.num_uncomputed > self._blocks.block_size and seq.partial is None:
                 self._take_over(seq)
 
     def _take_over(self, seq: Sequence) -> None:
@@ -77,7 +77,7 @@ class PrefixJoins:
         """The block that a sequence computes next, if others could take it."""
         index = seq.num_computed // self._blocks.block_size
         num_shareable = min((len(seq.tokens) - 1) // self._blocks.block_size, len(seq.block_names))
-        return seq.block_names[index] if index < num_shareable else None
+        return seq.block_names[index] if index < num_shareable and seq.partial is None else None
 
 
 def _order(seq: Sequence) -> tuple[int, int, int]:

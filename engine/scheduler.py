@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.contract import Tier
 from engine.host_tier import HostTier
 from engine.prefix_joins import PrefixJoins
-from engine.prompt_pieces import prompt_pieces
+from engine.prompt_pieces import MIN_PIECE_TOKENS, prompt_pieces
 from engine.sequence import Sequence, Status
 from engine.speculation import Speculation
 from engine.step import StepPlan, Work
@@ -47,6 +47,7 @@ class Scheduler:
         max_decode_steps: As the runner says.
         host_tier: Takes the blocks that leave the pool; None drops them.
         max_ahead_steps: As the runner says.
+        piece_layers: As the runner says.
     """
 
     queue_type = WaitingQueue
@@ -58,10 +59,12 @@ class Scheduler:
         max_decode_steps: int,
         host_tier: HostTier | None = None,
         max_ahead_steps: int = 0,
+        piece_layers: int = 1,
     ) -> None:
         self._config = config
         self._max_decode_steps = max_decode_steps
         self._max_ahead_steps = max_ahead_steps
+        self._piece_layers = piece_layers
         self.blocks = BlockManager(config.num_blocks, config.block_size)
         self.budget = StepBudget()
         self.waits = WaitEstimator(config, self.budget)
@@ -149,13 +152,17 @@ class Scheduler:
         """Note that the KV of the first `num_computed` tokens is in place."""
         self._batch.computed(seq, num_computed)
 
+    def computed_layers(self, item: Work) -> None:
+        """Note how far a piece has come that a step left unfinished."""
+        if item.layers is not None and item.sequence.partial is not None:
+            item.sequence.partial.num_layers = item.layers.stop
+
     def schedule(self, now: float) -> StepPlan:
         """Choose the next step's work and reserve its blocks; may be empty.
 
         Args:
             now: Seconds on the engine's clock.
         """
-        self.waits.note(now, bool(self.waiting))
         num_suspended = self._suspension.count
         self._suspension.reserve_decodes(now)
         # What was just suspended for want of blocks would only come straight back.
@@ -166,6 +173,7 @@ class Scheduler:
         ):
             self._admission.admit(now)
         self._is_queued = bool(self.waiting)
+        self.waits.note(now, self._is_queued)
         self._joins.take_over(self.running)
         shares = share_step(self.running, self.budget, self._config, now)
         decodes, prefills = shares.decodes, shares.prefills
@@ -177,10 +185,11 @@ class Scheduler:
         num_steps = 1 if prefills or drafts or warm else self._num_steps(len(decodes))
         work = [self._decode(seq, drafts.get(seq.id, ()), num_steps) for seq in decodes]
         num_decoding = sum(1 + len(item.draft) for item in work)
-        spare = num_step_tokens(shares, self.budget, self._config) - num_decoding
-        work += prompt_pieces(prefills, spare, self.blocks.block_size)
+        least_tokens = MIN_PIECE_TOKENS / (1 if warm else self._piece_layers)
+        spare = num_step_tokens(shares, self.budget, self._config, least_tokens) - num_decoding
+        work += prompt_pieces(prefills, spare, self.blocks.block_size, self._piece_layers)
         if warm:
-            piece = self.warm_ups.schedule(now, spare)
+            piece = self.warm_ups.schedule(now, int(spare))
             work += [piece] if piece else []
         for item in work:
             item.sequence.served_at = now
@@ -227,7 +236,17 @@ class Scheduler:
             num_guessed = plan.num_tokens - len(decodes)
             self.speculation.record_cost(len(decodes), num_guessed, elapsed_ms)
         if not any(item.draft for item in decodes):
-            self.budget.record(len(decodes), plan.num_tokens - len(decodes), elapsed_ms)
+            self.waits.measured(len(decodes), plan.num_tokens - len(decodes), elapsed_ms)
+            pieces = [item for item in plan.work if not (item.samples and item.num_tokens == 1)]
+            num_tokens = sum(item.num_tokens * item.share for item in pieces)
+            before = sum(item.num_tokens * item.share * item.start for item in pieces)
+            self.budget.record(
+                len(decodes),
+                num_tokens,
+                elapsed_ms,
+                context=before / num_tokens if num_tokens else 0.0,
+                is_whole=all(item.layers is None for item in pieces),
+            )
 
     def _row_ms(self) -> float:
         """About what one token more costs in a step: as much as in prompts, at least."""
