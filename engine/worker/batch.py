@@ -22,7 +22,8 @@ class Batch:
 
     Args:
         worker_id: Whose writes.
-        max_events: How many go to logs, and to gateways, at most.
+        max_logged: How many events go to logs at most.
+        max_notified: How many go to gateways at most.
 
     Attributes:
         logged: For each command from the first on: (route, index of its entry), or None
@@ -30,19 +31,24 @@ class Batch:
         notified: (route, number of its entries that the gateways then have).
     """
 
-    def __init__(self, worker_id: str, max_events: int) -> None:
+    def __init__(self, worker_id: str, max_logged: int, max_notified: int) -> None:
         self.logged: list[tuple[Route, int] | None] = []
         self.notified: list[tuple[Route, int]] = []
         self._owned = keys.owned(worker_id)
-        self._log_room = self._gateway_room = max_events
+        self._log_room, self._gateway_room = max_logged, max_notified
         self._log_commands: list[tuple[Value, ...]] = []
         self._by_gateway: dict[str, list[bytes]] = {}
         self._ended: list[str] = []
 
     @property
+    def is_owing(self) -> bool:
+        """Whether, once it is written, logs hold what gateways have yet to hear."""
+        return bool(self.logged) or self._gateway_room <= 0
+
+    @property
     def is_full(self) -> bool:
-        """Whether there's room for no further event."""
-        return self._log_room <= 0 or self._gateway_room <= 0
+        """Whether there's room for no further event, neither in logs nor to gateways."""
+        return self._log_room <= 0 and self._gateway_room <= 0
 
     def add(self, route: Route) -> None:
         """As much of a route as is due and fits."""
@@ -70,7 +76,7 @@ class Batch:
 
     def _log(self, route: Route) -> None:
         start = route.num_logged
-        end = min(len(route.payloads), start + max(0, self._log_room))
+        end = min(len(route.payloads), start + self._log_room)
         self._log_room -= end - start
         for index in range(start, end):
             entry = ("XADD", route.key, route.entry_ids[index], "e", route.payloads[index])
@@ -84,7 +90,7 @@ class Batch:
 
     def _notify(self, route: Route) -> None:
         start = route.num_notified
-        end = max(start, min(route.num_logged, start + self._gateway_room))
+        end = min(route.num_logged, start + self._gateway_room)
         self.notified.append((route, end))
         if end == start:
             return

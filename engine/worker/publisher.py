@@ -1,7 +1,8 @@
 """Events to response logs and to listening gateways.
 
 All that the engine made since the last write goes out in one pipeline (see `batch`).
-While a write is in flight, further events gather; nothing waits on a timer.
+While a write is in flight, further events gather, and for GATHER_S after a write that took
+new ones: writes that come faster wake Redis and gateways for less each time.
 
 A response's events stay in memory until some seconds after its end. After any lost
 connection the publisher asks each log for its last id and writes what comes after
@@ -50,6 +51,9 @@ MAX_RETAINED = 4000
 # Events in one pipeline.
 MAX_BATCH_EVENTS = 2000
 
+# At least so long between the writes that take new events. What gateways are owed never waits.
+GATHER_S = 0.003
+
 # Unwritten bytes above which the engine is held until Redis takes them.
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
@@ -90,6 +94,8 @@ class Publisher:
         self._ended: dict[str, Route] = {}
         # (route, gateway, first entry): what a gateway is to be sent again.
         self._nudges: list[tuple[Route, str, int]] = []
+        self._gathered_at = 0.0
+        self._is_owing = False
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -261,6 +267,9 @@ class Publisher:
                     await self._resync()
                     self._suspect = False
                 while (self._dirty or self._nudges) and not self._suspect:
+                    left_s = self._gathered_at + GATHER_S - time.monotonic()
+                    if left_s > 0 and not self._is_owing:
+                        await asyncio.sleep(left_s)
                     await self._write()
                 delay_s = RETRY_FIRST_S
             except RedisDownError as error:
@@ -292,7 +301,10 @@ class Publisher:
     async def _write(self) -> None:
         """One pipeline: logs, then gateways."""
         started_s = time.monotonic()
-        batch = Batch(self._worker_id, MAX_BATCH_EVENTS)
+        takes_new = not self._is_owing or started_s - self._gathered_at >= GATHER_S
+        if takes_new:
+            self._gathered_at = started_s
+        batch = Batch(self._worker_id, MAX_BATCH_EVENTS if takes_new else 0, MAX_BATCH_EVENTS)
         for route in list(self._dirty.values()):
             if batch.is_full:
                 break
@@ -306,6 +318,7 @@ class Publisher:
         except RedisDownError:
             self._nudges = nudges + self._nudges
             raise
+        self._is_owing = batch.is_owing
         self._settle(batch, replies)
         self._on_written(started_s)
 

@@ -109,6 +109,23 @@ async def test_two_pipelines_take_all_that_gathered(harness: Harness) -> None:
     assert harness.line.num_writes == 2
 
 
+async def test_new_events_gather_between_two_writes(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher_module, "GATHER_S", 1.0)
+    first, *others = answer("r1", 6)
+    harness.publisher.open("r1", 1, ["g1"])
+    harness.publisher.offer([first])
+    await harness.settled()
+    for event in others:
+        harness.publisher.offer([event])
+        await asyncio.sleep(0.01)
+    assert harness.heard("g1") == [first.to_wire()]
+    await harness.settled()
+    assert harness.heard("g1") == [event.to_wire() for event in (first, *others)]
+    assert harness.outside.xlen(keys.gateway("g1")) == 2 and harness.line.num_writes == 4
+
+
 async def test_counters_add_up(harness: Harness) -> None:
     for number in range(3):
         harness.publisher.open(f"r{number}", 1, ["g1"])
