@@ -62,6 +62,8 @@ class _HostRows:
         # temperature, top_p, min_p
         self.floats = torch.empty(3, num_rows, dtype=torch.float32, pin_memory=pinned)
         self.tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, pin_memory=pinned)
+        # Written a few numbers at a time, which is cheaper here than there.
+        self._table_array = self.tables.numpy()
         # The blocks that each row of `tables` holds from its first on.
         self._known: list[list[int]] = [[] for _ in range(num_rows)]
         # See `SharedPrefix`.
@@ -77,7 +79,7 @@ class _HostRows:
             known.clear()
         if len(known) < len(table):
             fresh = table[len(known) :]
-            self.tables[row, len(known) : len(table)] = torch.tensor(fresh, dtype=torch.int32)
+            self._table_array[row, len(known) : len(table)] = fresh
             known += fresh
 
 
