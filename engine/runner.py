@@ -13,7 +13,9 @@ import torch
 from engine.config import EngineConfig
 from engine.kv_blocks import copy_kv_blocks, make_caches, read_kv_blocks, write_kv_blocks
 from engine.model.config import ModelConfig
+from engine.model.layer_slice import LayerSlice
 from engine.sampling_rows import sampling_row
+from engine.sequence import PartialPiece
 from engine.step import StepOutput, StepPlan, StepTimes, Work
 from kernels.kv_cache import AttentionBatch, LayerCache
 from kernels.sampling import SamplingBatch, SamplingRow, sample
@@ -36,6 +38,7 @@ class Model(Protocol):
         batch: AttentionBatch,
         caches: Sequence[LayerCache],
         logits_rows: torch.Tensor,
+        part: LayerSlice | None = None,
     ) -> torch.Tensor: ...
 
 
@@ -63,6 +66,10 @@ class CpuRunner:
     def max_ahead_steps(self) -> int:
         return 0
 
+    @property
+    def piece_layers(self) -> int:
+        return self._model.config.num_layers
+
     def gauges(self) -> dict[str, float]:
         """See `engine.step.Runner`."""
         return {}
@@ -79,7 +86,10 @@ class CpuRunner:
             inputs.batch,
             self._caches,
             inputs.logits_rows,
+            inputs.part,
         )
+        if inputs.part is not None:
+            keep_hidden(plan, inputs.part)
         computed = time.perf_counter()
         tokens: list[int] = []
         if inputs.rows:
@@ -153,6 +163,7 @@ class StepInputs:
             max_query_len=int(np.diff(query_starts).max()),
             max_context_len=int(context_lens.max()),
         )
+        self.part = layer_slice(plan, self.batch)
 
     @cached_property
     def rows(self) -> list[SamplingRow]:
@@ -163,6 +174,46 @@ class StepInputs:
             if item.samples
             for guessed in range(len(item.draft) + 1)
         ]
+
+
+def layer_slice(plan: StepPlan, batch: AttentionBatch) -> LayerSlice | None:
+    """Which rows of a plan take part in some layers only; None where all take part in all."""
+    sliced = [item for item in plan.work if item.layers is not None]
+    if not sliced:
+        return None
+    layers = sliced[0].layers
+    assert layers is not None
+    num_others = len(plan.work) - len(sliced)
+    others = None
+    if num_others:
+        starts, lens = batch.query_starts[: num_others + 1], batch.context_lens[:num_others]
+        others = AttentionBatch(
+            query_starts=starts,
+            context_lens=lens,
+            block_tables=batch.block_tables[:num_others],
+            max_query_len=int(starts.diff().max()),
+            max_context_len=int(lens.max()),
+        )
+    hidden = None
+    if layers.start > 0:
+        hidden = torch.cat([_partial(item).hidden for item in sliced])
+    return LayerSlice(layers, sum(item.num_tokens for item in sliced), others, hidden)
+
+
+def keep_hidden(plan: StepPlan, part: LayerSlice) -> None:
+    """Leave with each piece that the step doesn't finish what its next layer starts from."""
+    assert part.hidden is not None
+    row = 0
+    for item in plan.work:
+        if item.layers is not None:
+            _partial(item).hidden = part.hidden[row : row + item.num_tokens]
+            row += item.num_tokens
+
+
+def _partial(item: Work) -> PartialPiece:
+    partial = item.sequence.partial
+    assert partial is not None
+    return partial
 
 
 def accepted_tokens(plan: StepPlan, sampled: list[int]) -> dict[int, list[int]]:
