@@ -159,5 +159,14 @@ def peak_rss_bytes(pid: int) -> int:
 
 def cpu_s(pid: int) -> float:
     """Processor time of all the process's threads so far, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return _cpu_s(Path(f"/proc/{pid}/stat"))
+
+
+def main_thread_cpu_s(pid: int) -> float:
+    """Processor time of the process's first thread so far, in seconds."""
+    return _cpu_s(Path(f"/proc/{pid}/task/{pid}/stat"))
+
+
+def _cpu_s(stat: Path) -> float:
+    fields = stat.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -6,7 +6,8 @@ For each server in turn: sockets that do nothing are opened and their memory is 
 the kernel; then others stream at once, and the processor time of every process on a
 delta's way is divided by the deltas that arrived. Latency is from the making of a chunk's
 last token to the client's reading of it, on the machine's one monotonic clock. The client
-runs on the same cores. Ends with a table, and JSON with --out.
+runs on the same cores. With several numbers for --streaming, each is measured in its turn.
+Ends with a table, and JSON with --out.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Result:
         streaming_kib: Further memory of the server for each of those.
         deltas: Deltas received.
         deltas_per_s: Over all sockets, while all stream.
-        cpu_us: Processor time for each delta, by process.
+        cpu_us: Processor time for each delta, by process; that of the engine's thread, which
+            makes deltas and isn't on their way, apart.
         latency_p50_ms: See the module.
         latency_p99_ms: See the module.
     """
@@ -142,7 +144,6 @@ async def measure_streaming(
     before = memory_bytes(target.server_pid)
     streams = await open_sockets(target, number)
     await asyncio.sleep(SETTLE_S)
-    pids = {"server": target.server_pid, **target.other_pids}
     latencies = streams[0].latencies
     gc.freeze()
     stagger_s = number * STAGGER_S
@@ -153,12 +154,13 @@ async def measure_streaming(
     # All of them stream now; what is measured lies between here and the first end.
     del latencies[:]
     counted = sum(stream.num_deltas for stream in streams)
-    started, cpu = time.monotonic(), {name: cpu_s(pid) for name, pid in pids.items()}
+    started, cpu = time.monotonic(), target.cpu_s()
     await asyncio.sleep(seconds * 0.8)
     elapsed_s = time.monotonic() - started
     deltas = sum(stream.num_deltas for stream in streams) - counted
     result.cpu_us = {
-        name: round((cpu_s(pid) - cpu[name]) / deltas * 1e6, 1) for name, pid in pids.items()
+        name: round((used_s - cpu[name]) / deltas * 1e6, 1)
+        for name, used_s in target.cpu_s().items()
     }
     result.streaming, result.deltas = number, deltas
     result.deltas_per_s = deltas / elapsed_s
@@ -170,19 +172,18 @@ async def measure_streaming(
         stream.client.transport.abort()
 
 
-async def measure(name: str, options: argparse.Namespace) -> Result:
-    """All of one server."""
+async def measure(name: str, options: argparse.Namespace) -> list[Result]:
+    """All of one server: a result for each number of sockets that stream."""
     with TARGETS[name]() as target:
-        result = Result(target.name)
-        idle = await measure_idle(target, options.idle, result) if options.idle else []
-        if options.streaming:
-            await measure_streaming(
-                target, options.streaming, options.seconds, options.rate, result
-            )
+        results = [Result(target.name) for _ in options.streaming]
+        idle = await measure_idle(target, options.idle, results[0]) if options.idle else []
+        for number, result in zip(options.streaming, results, strict=True):
+            if number:
+                await measure_streaming(target, number, options.seconds, options.rate, result)
         for stream in idle:
             stream.client.transport.abort()
         await asyncio.sleep(0)
-    return result
+    return results
 
 
 def report(results: Sequence[Result]) -> str:
@@ -194,6 +195,7 @@ def report(results: Sequence[Result]) -> str:
             f"{result.idle_cpu_percent:.1f}",
             f"{result.opened_per_s:.0f}",
             f"{result.streaming_kib:.1f}",
+            f"{result.streaming}",
             f"{result.deltas_per_s:.0f}",
             " + ".join(f"{value:.0f} {name}" for name, value in result.cpu_us.items()),
             f"{result.latency_p50_ms:.2f}",
@@ -203,7 +205,7 @@ def report(results: Sequence[Result]) -> str:
     ]
     headings = (
         *("server", "KiB/idle socket", "idle CPU %", "opened/s", "KiB/streaming socket"),
-        *("deltas/s", "CPU us/delta", "latency p50 ms", "p99 ms"),
+        *("streaming", "deltas/s", "CPU us/delta", "latency p50 ms", "p99 ms"),
     )
     return table(headings, rows)
 
@@ -213,17 +215,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--servers", default=",".join(TARGETS), help="names joined by commas")
     parser.add_argument("--idle", type=int, default=10_000, help="sockets that do nothing")
-    parser.add_argument("--streaming", type=int, default=1_000, help="sockets that stream")
+    parser.add_argument(
+        "--streaming",
+        type=lambda text: [int(number) for number in text.split(",")],
+        default=[1_000],
+        help="sockets that stream; several numbers joined by commas, one after the other",
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="of streaming by all")
     parser.add_argument("--rate", type=float, default=20.0, help="tokens a second of each")
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args(argv)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = options.idle + options.streaming + 200
+    wanted = options.idle + max(options.streaming) + 200
     if wanted > hard:
         parser.error(f"{wanted} sockets need as many open files; this process may have {hard}")
-    results = [asyncio.run(measure(name, options)) for name in options.servers.split(",")]
+    measured = [asyncio.run(measure(name, options)) for name in options.servers.split(",")]
+    results = [result for of_server in measured for result in of_server]
     sys.stdout.write(report(results))
     if options.out is not None:
         options.out.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")

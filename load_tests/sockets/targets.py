@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from load_tests.processes import ROOT, ServerFailedError, free_port
+from load_tests.processes import (
+    ROOT,
+    ServerFailedError,
+    cpu_s,
+    free_port,
+    main_thread_cpu_s,
+)
 from tests.redis_server import RedisServer
 
 MODEL = "repartee-fake"
@@ -36,6 +42,8 @@ class Target:
         target: Path and query of its socket.
         server_pid: The process that holds the sockets.
         other_pids: Further processes on a delta's way, by name.
+        engine_pids: Processes of which only the first thread is on a delta's way; the others
+            make it. By the name of what makes it.
         question: Text to send for an answer of (tokens, tokens a second).
         is_delta: Whether a message holds tokens.
         is_done: Whether a message ends an answer.
@@ -50,7 +58,18 @@ class Target:
     is_delta: Callable[[bytes], bool]
     is_done: Callable[[bytes], bool]
     other_pids: dict[str, int] = field(default_factory=dict)
+    engine_pids: dict[str, int] = field(default_factory=dict)
     hello: tuple[str, ...] = ()
+
+    def cpu_s(self) -> dict[str, float]:
+        """Processor time so far, in seconds, of each process, and of what makes deltas."""
+        used = {name: cpu_s(pid) for name, pid in self.other_pids.items()}
+        for name, pid in self.engine_pids.items():
+            used[name] = cpu_s(pid) - main_thread_cpu_s(pid)
+        for name, pid in self.other_pids.items():
+            if pid in self.engine_pids.values():
+                used[name] = main_thread_cpu_s(pid)
+        return {"server": cpu_s(self.server_pid), **used}
 
 
 def _ask_repartee(num_tokens: int, rate: float) -> str:
@@ -88,6 +107,7 @@ def repartee() -> Iterator[Target]:
                 target="/v1/realtime",
                 server_pid=gateway.pid,
                 other_pids={"worker": worker.pid, "redis": redis.pid},
+                engine_pids={"fake engine": worker.pid},
                 question=_ask_repartee,
                 is_delta=lambda data: b'"response.output_text.delta"' in data[:60],
                 is_done=lambda data: b'"response.done"' in data[:60],
