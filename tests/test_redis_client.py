@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 
 import pytest
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
-from app.redis_client import make_client, round_trips
+from app.redis_client import RedisLine, make_client, round_trips
 from app.sessions import SessionStore
 from engine.contract import Unavailable
 from tests.redis_server import RedisServer
@@ -119,3 +119,26 @@ async def test_a_server_that_was_made_read_only_is_left(own_redis: RedisServer) 
         await client.set("a", "b")
         assert await client.client_id() != before
     await client.aclose()
+
+
+async def test_a_line_gives_replies_as_they_are_and_connects_again(
+    redis_url: str, redis_server: RedisServer
+) -> None:
+    line = RedisLine(redis_url, "bare", block_s=5)
+    entry = ("XADD", "line", "1-1", "b", b"\xff")
+    assert await line.execute([entry, ("EXPIRE", "line", 60)]) == [b"1-1", 1]
+    read = ("XREAD", "COUNT", 9, "BLOCK", 5000, "STREAMS", "line", "0-0")
+    assert await line.execute([read]) == [[[b"line", [[b"1-1", [b"b", b"\xff"]]]]]]
+    with pytest.raises(ResponseError):
+        await line.execute([("LPUSH", "line", "x"), ("PING",)])
+    # The reply that was not read answers nothing else.
+    assert await line.execute([("STRLEN", "nothing")]) == [0]
+    blocked = asyncio.create_task(line.execute([(*read[:-1], "1-1")]))
+    await asyncio.sleep(0.05)
+    with redis_server.client() as outside:
+        [own] = [each for each in outside.client_list() if each["name"] == "bare"]
+        outside.client_kill_filter(_id=own["id"])
+    with pytest.raises(RedisError):
+        await blocked
+    assert await line.execute([("PING",)]) == [b"PONG"]
+    await line.close()

@@ -162,3 +162,49 @@ async def test_a_cancelled_reader_leaves_the_stream_usable() -> None:
         await waiting
     stream.take(Accepted("r", 1, 0, 3))
     assert isinstance(await anext(stream), Accepted)
+
+
+async def test_deltas_are_handed_over_once_nothing_is_pending() -> None:
+    accepted, one, two, three, finished = answer(3)
+    stream, _ = make_stream()
+    handed: list[Event] = []
+    stream.take(accepted)
+    stream.take(one)
+    stream.deliver(handed.append)
+    stream.take(two)
+    assert handed == [] and [await anext(stream) for _ in range(3)] == [accepted, one, two]
+    stream.take(three)
+    assert handed == [three] and stream.cursor == Cursor(1, 3)
+    stream.take(finished)
+    assert [event async for event in stream] == [finished] and handed == [three]
+
+
+async def test_of_deltas_handed_over_nothing_is_shown_twice() -> None:
+    stream, _ = make_stream()
+    handed: list[Event] = []
+    stream.deliver(handed.append)
+    stream.take(Delta("r", 1, 0, "one ", 1))
+    stream.take(Delta("r", 1, 1, "two ", 1))
+    stream.start_over()
+    stream.take(Delta("r", 1, 0, "one ", 1))
+    stream.take(TakenOver("r", 2, 1, "w2"))
+    stream.take(Delta("r", 2, 2, "two three ", 2))
+    assert [event.text for event in handed if isinstance(event, Delta)] == [
+        "one ",
+        "two ",
+        "three ",
+    ]
+
+
+async def test_what_the_hand_over_raises_is_raised_to_who_iterates() -> None:
+    def refuse(event: Delta) -> None:
+        raise ValueError(event.text)
+
+    stream, closed = make_stream()
+    stream.deliver(refuse)
+    reading = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0)
+    assert stream.take(Delta("r", 1, 0, "bad", 1)) and closed == [stream]
+    with pytest.raises(ValueError, match="bad"):
+        await reading
+    assert stream.take(Delta("r", 1, 1, "worse", 1))
