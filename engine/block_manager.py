@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
+from engine.invariant_error import InvariantError, require
+
 # Each time that a block was found again makes it outlive half a turnover of the pool,
 # up to this many times: a system prompt survives a flood of prompts seen once.
 _MAX_REUSES = 8
@@ -117,9 +119,10 @@ class BlockManager:
     def allocate(self, count: int) -> list[int]:
         """Take `count` free blocks for new content; their old names are forgotten.
 
-        The caller checks `num_free` first.
+        Raises:
+            InvariantError: there are not so many.
         """
-        assert 0 <= count <= self._num_free, (count, self._num_free)
+        require(0 <= count <= self._num_free, f"{count} of {self._num_free} free blocks")
         return [self._hand_out() for _ in range(count)]
 
     def _hand_out(self) -> int:
@@ -138,9 +141,14 @@ class BlockManager:
                 return block
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give one reference to each block of a table back."""
+        """Give one reference to each block of a table back.
+
+        Raises:
+            InvariantError: there was none.
+        """
         for block in reversed(blocks):
-            assert self._refs[block] > 0, f"block {block} released twice"
+            if self._refs[block] <= 0:
+                raise InvariantError(f"block {block} released twice")
             self._refs[block] -= 1
             if self._refs[block] == 0:
                 self._num_free += 1
@@ -168,8 +176,12 @@ class BlockManager:
         """Make a full, computed block findable.
 
         Where two sequences computed the same content, the first keeps the name.
+
+        Raises:
+            InvariantError: nobody refers to the block.
         """
-        assert self._refs[block] > 0, f"block {block} named while free"
+        if self._refs[block] <= 0:
+            raise InvariantError(f"block {block} named while free")
         if self._names[block] is None and name not in self._by_name:
             self._names[block] = name
             self._by_name[name] = block
@@ -214,11 +226,11 @@ class BlockManager:
         """Compare every count with the block tables of all sequences.
 
         Raises:
-            AssertionError: naming the first block that disagrees.
+            InvariantError: naming the first block that disagrees.
         """
         refs = [0] * self.num_blocks
         for table in tables:
-            assert len(set(table)) == len(table), f"a table holds a block twice: {table}"
+            require(len(set(table)) == len(table), f"a table holds a block twice: {table}")
             for block in table:
                 refs[block] += 1
         entries = {
@@ -227,19 +239,34 @@ class BlockManager:
             if self._entry_of[block] == entry
         }
         nameless = set(self._nameless)
-        assert len(nameless) == len(self._nameless), "a block is free twice"
+        require(len(nameless) == len(self._nameless), "a block is free twice")
         for block in range(self.num_blocks):
-            assert refs[block] == self._refs[block], (
-                f"block {block} has {self._refs[block]} references, tables hold {refs[block]}"
-            )
-            name = self._names[block]
-            is_free = refs[block] == 0
-            assert (block in entries) == (is_free and name is not None), f"block {block}: heap"
-            assert (block in nameless) == (is_free and name is None), f"block {block}: free list"
-            if block in entries:
-                assert entries[block] == (name in self._keepers), f"block {block}: kept"
-            assert name is None or self._by_name.get(name) == block, f"block {block}: name"
-        assert self._num_free == refs.count(0), f"{self._num_free} free, not {refs.count(0)}"
+            fault = self._fault(block, refs[block], entries.get(block), block in nameless)
+            if fault:
+                raise InvariantError(f"block {block}: {fault}")
+        require(self._num_free == refs.count(0), f"{self._num_free} free, not {refs.count(0)}")
         named = sum(name is not None for name in self._names)
-        assert named == len(self._by_name), f"{named} names, {len(self._by_name)} entries"
-        assert all(count > 0 for count in self._keepers.values()), "a name kept by nobody"
+        require(named == len(self._by_name), f"{named} names, {len(self._by_name)} entries")
+        require(all(count > 0 for count in self._keepers.values()), "a name kept by nobody")
+
+    def _fault(self, block: int, num_held: int, is_kept: bool | None, is_nameless: bool) -> str:
+        """What is wrong with a block; empty if nothing is.
+
+        Args:
+            block: Which.
+            num_held: References that tables hold.
+            is_kept: As its entry among the free blocks with names says; None without one.
+            is_nameless: Whether it is among the free blocks without.
+        """
+        name, is_free = self._names[block], num_held == 0
+        if num_held != self._refs[block]:
+            return f"{self._refs[block]} references, tables hold {num_held}"
+        if (is_kept is not None) != (is_free and name is not None):
+            return "heap"
+        if is_nameless != (is_free and name is None):
+            return "free list"
+        if is_kept is not None and is_kept != (name in self._keepers):
+            return "kept"
+        if name is not None and self._by_name.get(name) != block:
+            return "name"
+        return ""

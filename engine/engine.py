@@ -22,6 +22,7 @@ from engine.gate import RETRY_AFTER_MS, Gate
 from engine.gauges import Gauges
 from engine.host_tier import HostTier
 from engine.intake import Intake, Vocabulary
+from engine.invariant_error import InvariantError
 from engine.invariants import check_invariants
 from engine.preparer import Prepared, PreparedWarmUp, Preparer
 from engine.retention import Retention
@@ -266,10 +267,17 @@ class Engine:
     def report(self) -> EngineReport:
         """The latest steps, and whether all bookkeeping agrees; takes milliseconds."""
         fault = ""
+        self.totals.checks += 1
         try:
             check_invariants(self)
-        except AssertionError as error:
+        except InvariantError as error:
             fault = str(error)
+        except Exception as error:
+            # Books that are wrong enough trip their checker; it may not take the worker along.
+            logger.exception("the invariant checker failed")
+            fault = f"the checker failed: {error!r}"
+        if fault:
+            self.totals.check_faults += 1
         return EngineReport(self.trace.records, fault)
 
     def _check(self) -> None:

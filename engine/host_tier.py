@@ -10,6 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine.invariant_error import require
+
 logger = logging.getLogger(__name__)
 
 # Not yet packed: more than this is not taken in, so that packing, on a thread of its own,
@@ -175,13 +177,15 @@ class HostTier:
         """Compare the books with what is there.
 
         Raises:
-            AssertionError: saying what disagrees.
+            InvariantError: saying what disagrees.
         """
         with self._lock:
             both = self._packed.keys() & self._pending.keys()
-            assert not both, f"{len(both)} blocks are packed and pending"
+            require(not both, f"{len(both)} blocks are packed and pending")
             num_bytes = sum(map(len, self._packed.values()))
-            assert num_bytes == self._num_bytes, f"{num_bytes} bytes held, {self._num_bytes} booked"
-            assert num_bytes <= self._max_bytes, f"{num_bytes} bytes held of {self._max_bytes}"
+            require(
+                num_bytes == self._num_bytes, f"{num_bytes} bytes held, {self._num_bytes} booked"
+            )
+            require(num_bytes <= self._max_bytes, f"{num_bytes} bytes held of {self._max_bytes}")
             pending_bytes = len(self._pending) * self._codec.block_bytes
-            assert pending_bytes <= MAX_PENDING_BYTES, f"{pending_bytes} bytes wait to be packed"
+            require(pending_bytes <= MAX_PENDING_BYTES, f"{pending_bytes} bytes wait to be packed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.invariant_error import require
 from engine.sequence import Sequence, Status
 
 if TYPE_CHECKING:
@@ -14,20 +15,20 @@ def check_invariants(engine: Engine) -> None:
     """Check blocks, queues and sequences against each other.
 
     Raises:
-        AssertionError: saying what disagrees.
+        InvariantError: saying what disagrees.
     """
     scheduler = engine.scheduler
     queued = {seq.id for seq in scheduler.waiting}
     running = {seq.id for seq in scheduler.running}
     known = {seq.id for seq in engine.sequences.values()}
-    assert len(queued) == len(scheduler.waiting), "a sequence waits twice"
-    assert len(running) == len(scheduler.running), "a sequence runs twice"
-    assert not queued & running, f"waiting and running: {queued & running}"
-    assert queued | running == known, f"queues and requests differ: {(queued | running) ^ known}"
-    assert len(scheduler.running) <= engine.config.max_running, "more run than may"
+    require(len(queued) == len(scheduler.waiting), "a sequence waits twice")
+    require(len(running) == len(scheduler.running), "a sequence runs twice")
+    require(not queued & running, f"waiting and running: {queued & running}")
+    require(queued | running == known, f"queues and requests differ: {(queued | running) ^ known}")
+    require(len(scheduler.running) <= engine.config.max_running, "more run than may")
     for seq in scheduler.waiting:
-        assert seq.status is Status.WAITING, f"{seq.request_id} waits as {seq.status}"
-        assert not seq.block_table, f"{seq.request_id} waits and holds blocks"
+        require(seq.status is Status.WAITING, f"{seq.request_id} waits as {seq.status}")
+        require(not seq.block_table, f"{seq.request_id} waits and holds blocks")
     for seq in scheduler.running:
         _check_running(engine, seq)
     tables = [seq.block_table for seq in scheduler.running]
@@ -36,22 +37,23 @@ def check_invariants(engine: Engine) -> None:
     if scheduler.swaps.host is not None:
         scheduler.swaps.host.check()
     if not known and not scheduler.warm_ups.tables:
-        assert scheduler.blocks.num_used == 0, "blocks are in use while nothing runs"
+        require(scheduler.blocks.num_used == 0, "blocks are in use while nothing runs")
 
 
 def _check_running(engine: Engine, seq: Sequence) -> None:
     name = seq.request_id
-    assert seq.status is Status.RUNNING, f"{name} runs as {seq.status}"
-    assert 0 <= seq.num_computed < len(seq.tokens), f"{name}: {seq.num_computed} computed"
-    assert len(seq.tokens) < seq.max_tokens, f"{name} runs past its end"
+    require(seq.status is Status.RUNNING, f"{name} runs as {seq.status}")
+    require(0 <= seq.num_computed < len(seq.tokens), f"{name}: {seq.num_computed} computed")
+    require(len(seq.tokens) < seq.max_tokens, f"{name} runs past its end")
     capacity = len(seq.block_table) * engine.config.block_size
-    assert seq.num_computed <= capacity, f"{name} computed past its blocks"
+    require(seq.num_computed <= capacity, f"{name} computed past its blocks")
     most = engine.scheduler.blocks.blocks_for(seq.max_tokens)
-    assert len(seq.block_table) <= most, f"{name} holds more blocks than its answer can fill"
+    require(len(seq.block_table) <= most, f"{name} holds more blocks than its answer can fill")
     if seq.partial is not None:
         end = seq.num_computed + seq.partial.num_tokens
-        assert end <= len(seq.tokens), f"{name}: a piece ends at {end} of {len(seq.tokens)}"
-        assert seq.partial.num_layers > 0, f"{name}: a piece is begun at no layer"
-    assert seq.num_suspensions <= engine.config.max_suspensions, (
-        f"{name} was suspended {seq.num_suspensions} times"
+        require(end <= len(seq.tokens), f"{name}: a piece ends at {end} of {len(seq.tokens)}")
+        require(seq.partial.num_layers > 0, f"{name}: a piece is begun at no layer")
+    require(
+        seq.num_suspensions <= engine.config.max_suspensions,
+        (f"{name} was suspended {seq.num_suspensions} times"),
     )

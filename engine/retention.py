@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from engine.block_manager import BlockManager
 from engine.contract import conversation_tag
+from engine.invariant_error import require
 
 # Conversations that a heartbeat names: the latest.
 MAX_PUBLISHED = 256
@@ -88,8 +89,8 @@ class Retention:
         """Compare with the pool.
 
         Raises:
-            AssertionError: saying what disagrees.
+            InvariantError: saying what disagrees.
         """
         names = {name for kept in self._kept.values() for name in kept.names}
-        assert len(names) == self._blocks.num_kept, "kept names differ from the pool's"
-        assert len(names) <= self._max_blocks, f"{len(names)} blocks kept"
+        require(len(names) == self._blocks.num_kept, "kept names differ from the pool's")
+        require(len(names) <= self._max_blocks, f"{len(names)} blocks kept")

@@ -22,6 +22,8 @@ class Totals:
         ended: Ended, by finish reason, or `failed`.
         steps: Steps that computed something.
         step_faults: Steps in which the runner failed.
+        checks: How often the bookkeeping was checked on demand.
+        check_faults: How often of these it disagreed with itself.
         computed_tokens: Tokens that went through the model, prompt and answer.
         sampled_tokens: Tokens sampled.
         completion_tokens: Tokens in ended answers.
@@ -34,6 +36,8 @@ class Totals:
     ended: Counter[str] = field(default_factory=Counter)
     steps: int = 0
     step_faults: int = 0
+    checks: int = 0
+    check_faults: int = 0
     computed_tokens: int = 0
     sampled_tokens: int = 0
     completion_tokens: int = 0
@@ -65,6 +69,8 @@ class Totals:
             "repartee_engine_requests_total": self.requests,
             "repartee_engine_steps_run_total": self.steps,
             "repartee_engine_step_faults_total": self.step_faults,
+            "repartee_engine_checks_total": self.checks,
+            "repartee_engine_check_faults_total": self.check_faults,
             "repartee_engine_computed_tokens_total": self.computed_tokens,
             "repartee_engine_sampled_tokens_total": self.sampled_tokens,
             "repartee_engine_completion_tokens_total": self.completion_tokens,

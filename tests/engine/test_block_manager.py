@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.block_manager import BlockManager
+from engine.invariant_error import InvariantError
 from engine.prefix_cache import extend_names, root_name
 
 
@@ -22,12 +23,12 @@ def test_double_release_is_caught() -> None:
     blocks = BlockManager(2, 16)
     table = blocks.allocate(1)
     blocks.release(table)
-    with pytest.raises(AssertionError, match="released twice"):
+    with pytest.raises(InvariantError, match="released twice"):
         blocks.release(table)
 
 
 def test_more_than_there_is_is_caught() -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(InvariantError):
         BlockManager(2, 16).allocate(3)
 
 
@@ -98,7 +99,7 @@ def test_the_same_content_twice_keeps_one_name() -> None:
 def test_check_finds_a_lost_reference() -> None:
     blocks = BlockManager(2, 16)
     blocks.allocate(1)
-    with pytest.raises(AssertionError, match="1 references, tables hold 0"):
+    with pytest.raises(InvariantError, match="1 references, tables hold 0"):
         blocks.check([])
 
 
