@@ -12,25 +12,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
-from http import HTTPStatus
-from typing import Any
-from urllib.parse import unquote
+from typing import Any, cast
 
 from starlette.types import Message, Scope
 from uvicorn.config import Config
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 from websockets.frames import Frame, Opcode
-from websockets.http11 import Request, Response
 from websockets.protocol import Protocol as FrameProtocol
 from websockets.protocol import Side, State
-from websockets.server import ServerProtocol
 
 from app.gateway.gate import Place
 from app.gateway.keepalive import PingWheel
 from app.gateway.partials import PartialMessages
+from app.gateway.socket_handshake import SocketHandshake, library_logger
 from app.gateway.transport import (
-    BAD_REQUEST,
     CLOSE_TIMEOUT_S,
     CONNECTION,
     WRITE_HIGH_WATER_BYTES,
@@ -42,8 +37,6 @@ from engine.contract import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-# The library logs each connection; uvicorn's own logger is as quiet as it should be.
-_library_logger = logging.getLogger("uvicorn.error")
 RESTART_CODE = 1012
 BINARY_CODE = 1003
 NOT_UTF8_CODE = 1007
@@ -72,7 +65,6 @@ class SocketConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_app_state",
         "_close_timer",
         "_config",
         "_context",
@@ -89,7 +81,6 @@ class SocketConnection(asyncio.Protocol):
         "_parts",
         "_pings",
         "_refusal",
-        "_response",
         "_server_state",
         "is_congested",
         "on_writable",
@@ -114,7 +105,8 @@ class SocketConnection(asyncio.Protocol):
         # The connection as it was before the upgrade; its place goes on. It refers to itself
         # here, and is needed no more.
         self.place: Place | None = app_state.pop(CONNECTION).place
-        self._app_state = app_state
+        state = {**app_state, CONNECTION: self}
+        self._handshake: SocketHandshake | None = SocketHandshake(config, state)
         self._pings = pings
         self._partials = partials
         self.transport: asyncio.Transport
@@ -122,8 +114,6 @@ class SocketConnection(asyncio.Protocol):
         self.is_congested = False
         self.ping_payload: bytes | None = None
         self.wheel_slot = 0
-        self._handshake: ServerProtocol | None = ServerProtocol(logger=_library_logger)
-        self._response: Response | None = None
         self._refusal: tuple[int, list[tuple[bytes, bytes]]] | None = None
         self._frames: FrameProtocol | None = None
         self._early = b""
@@ -141,9 +131,8 @@ class SocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._server_state.connections.add(self)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -187,7 +176,7 @@ class SocketConnection(asyncio.Protocol):
         """See asyncio.Protocol."""
         if self._is_deaf:
             return
-        if self._handshake is not None and self._response is None:
+        if self._handshake is not None and not self._handshake.is_read:
             self._shake_hands(self._handshake, data)
         elif self._on_text is None and not self._has_ended:
             self._early += data
@@ -197,51 +186,15 @@ class SocketConnection(asyncio.Protocol):
 
     # The handshake.
 
-    def _shake_hands(self, handshake: ServerProtocol, data: bytes) -> None:
-        """Read the request, which uvicorn's HTTP protocol has read before and passes on whole."""
-        handshake.receive_data(data)
-        request = next(iter(handshake.events_received()), None)
-        if not isinstance(request, Request):
-            self._turn_away(BAD_REQUEST)
-            return
-        response = handshake.accept(request)
-        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            reason = str(handshake.handshake_exc)
-            self._turn_away(InvalidRequest(f"No WebSocket: {reason}.", code="invalid_handshake"))
-            return
-        self._response = response
-        scope = self._scope(request)
-        self.spawn(self._ask_application(scope))
-
-    def _turn_away(self, error: InvalidRequest) -> None:
-        self._is_deaf = True
-        self._forget_handshake()
-        self.transport.write(raw_refusal(error))
-        self._close_soon()
-
-    def _scope(self, request: Request) -> Scope:
-        raw_path, _, query = request.path.partition("?")
-        offered = request.headers.get_all("Sec-WebSocket-Protocol")
-        root = self._config.root_path
-        return {
-            "type": "websocket",
-            "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
-            "http_version": "1.1",
-            "scheme": "wss" if is_ssl(self.transport) else "ws",
-            "server": get_local_addr(self.transport),
-            "client": get_remote_addr(self.transport),
-            "root_path": root,
-            "path": root + unquote(raw_path),
-            "raw_path": (root + raw_path).encode("ascii"),
-            "query_string": query.encode("ascii"),
-            "headers": [
-                (name.lower().encode("ascii"), value.encode("ascii", errors="surrogateescape"))
-                for name, value in request.headers.raw_items()
-            ],
-            "subprotocols": [name.strip() for value in offered for name in value.split(",")],
-            "state": {**self._app_state, CONNECTION: self},
-            "extensions": {"websocket.http.response": {}},
-        }
+    def _shake_hands(self, handshake: SocketHandshake, data: bytes) -> None:
+        try:
+            scope = handshake.read(data, self.transport)
+        except InvalidRequest as error:
+            self._forget_handshake()
+            self._refuse(raw_refusal(error))
+            self._close_soon()
+        else:
+            self.spawn(self._ask_application(scope))
 
     async def _ask_application(self, scope: Scope) -> None:
         try:
@@ -269,26 +222,22 @@ class SocketConnection(asyncio.Protocol):
                 raise RuntimeError(f"{kind} is no answer to a handshake.")
 
     def _accept(self, subprotocol: str | None) -> None:
-        response = self._response
-        if response is None or self._frames is not None:
+        if self._handshake is None:
             raise RuntimeError("The handshake was answered before.")
-        if subprotocol is not None:
-            response.headers["Sec-WebSocket-Protocol"] = subprotocol
-        self.transport.write(response.serialize())
+        self.transport.write(self._handshake.acceptance(subprotocol))
         # The library's server side goes on keeping the request; the bare protocol has none.
         self._frames = FrameProtocol(
             Side.SERVER,
             state=State.OPEN,
             max_size=self._config.ws_max_size,
-            logger=_library_logger,
+            logger=library_logger,
         )
         self._forget_handshake()
 
     def _forget_handshake(self) -> None:
         if self._handshake is not None:
-            self._handshake.parser.close()
-        self._handshake = self._response = self._refusal = None
-        self._app_state = {}
+            self._handshake.close()
+        self._handshake = self._refusal = None
 
     def _refuse(self, answer: bytes) -> None:
         self._is_deaf = True
@@ -407,12 +356,12 @@ class SocketConnection(asyncio.Protocol):
     def send_frame(self, data: bytes) -> None:
         """Write one text frame of UTF-8 `data`; the caller minds `is_congested`."""
         if self.is_open:
-            self.transport.write(_text_frame(data))
+            self.transport.write(text_frame(data))
 
     def send_frames(self, frames: Iterable[bytes]) -> None:
         """Write text frames in one go."""
         if self.is_open:
-            self.transport.write(b"".join(map(_text_frame, frames)))
+            self.transport.write(b"".join(map(text_frame, frames)))
 
     def _flush(self) -> None:
         if self._frames is not None and (parts := self._frames.data_to_send()):
@@ -489,7 +438,7 @@ class SocketConnection(asyncio.Protocol):
             self._close_timer = loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
 
-def _text_frame(data: bytes) -> bytes:
+def text_frame(data: bytes) -> bytes:
     """A whole text message from a server, unmasked (RFC 6455, section 5.2).
 
     The library's own way, through an object for each frame, takes as long as all else that
