@@ -88,6 +88,7 @@ class WorkerSettings:
         max_waiting: Most requests of each tier that wait, likewise.
         ageing_s: Seconds after which a waiting request passes newer ones of the next
             higher tier.
+        batch_wait_s: Longest wait of a new request for others to begin with, seconds.
         speculation: off, ngram or auto.
         threads: CPU threads; 0 is one for each usable core.
         device: auto, cpu or cuda.
@@ -110,6 +111,7 @@ class WorkerSettings:
     max_wait: str
     max_waiting: str
     ageing_s: float
+    batch_wait_s: float
     speculation: str
     threads: int
     device: str
@@ -330,6 +332,7 @@ class _Values:
             max_wait=self.text("max-wait"),
             max_waiting=self.text("max-waiting"),
             ageing_s=self.seconds("ageing"),
+            batch_wait_s=self.seconds("batch-wait"),
             speculation=self.text("speculation"),
             threads=self.integer("threads"),
             device=self.text("device"),

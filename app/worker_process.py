@@ -38,6 +38,8 @@ def worker_command(settings: WorkerSettings, model: ModelFile) -> list[str]:
         settings.max_waiting,
         "--ageing",
         f"{settings.ageing_s:g}",
+        "--batch-wait",
+        f"{settings.batch_wait_s:g}",
         "--speculation",
         settings.speculation,
         "--threads",

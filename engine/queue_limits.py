@@ -20,15 +20,21 @@ class QueueLimits:
         max_wait_s: Longest predicted wait with which a request is taken.
         max_waiting: Most requests that wait.
         ageing_s: See `EngineConfig.ageing_ms`.
+        batch_wait_s: See `EngineConfig.batch_wait_ms`.
     """
 
     max_wait_s: dict[Tier, float]
     max_waiting: dict[Tier, float]
     ageing_s: float
+    batch_wait_s: float
 
     @classmethod
     def parse(
-        cls, waits: str = DEFAULT_WAITS_S, waiting: str = DEFAULT_WAITING, ageing_s: float = 10.0
+        cls,
+        waits: str = DEFAULT_WAITS_S,
+        waiting: str = DEFAULT_WAITING,
+        ageing_s: float = 10.0,
+        batch_wait_s: float = 0.1,
     ) -> QueueLimits:
         """From the texts of `--max-wait` and `--max-waiting`.
 
@@ -39,6 +45,7 @@ class QueueLimits:
             parse_tier_values(waits, DEFAULT_WAITS_S, low=0.001, high=86_400),
             parse_tier_values(waiting, DEFAULT_WAITING, low=1, high=1_000_000),
             ageing_s,
+            batch_wait_s,
         )
 
     def apply(self, config: EngineConfig) -> EngineConfig:
@@ -52,4 +59,5 @@ class QueueLimits:
             standard_max_waiting=int(self.max_waiting[Tier.STANDARD]),
             batch_max_waiting=int(self.max_waiting[Tier.BATCH]),
             ageing_ms=self.ageing_s * 1000,
+            batch_wait_ms=self.batch_wait_s * 1000,
         )

@@ -102,6 +102,7 @@ def test_an_unknown_variable_stops_start_up(variable: str, hint: str) -> None:
         ("max-wait", "gold=1", "tier=number for vip, standard and batch"),
         ("max-waiting", "vip=0", "tier=number for vip, standard and batch"),
         ("ageing", "0", "seconds above 0"),
+        ("batch-wait", "0.25", "seconds from 0 to 0.2"),
         ("log-level", "INFO", "one of debug"),
         ("allowed-origins", "chat.example.org", "origins such as"),
     ],
@@ -159,12 +160,13 @@ def test_the_documented_table_is_this_table() -> None:
 
 
 def test_limits_of_the_queue_reach_the_worker() -> None:
-    values = {"max-wait": "standard=2.5", "max-waiting": "9", "ageing": "4"}
+    values = {"max-wait": "standard=2.5", "max-waiting": "9", "ageing": "4", "batch-wait": "0.05"}
     settings = worker_settings(values, {})
     command = worker_command(settings, ModelFile("m", Path("/m.gguf"), "GGUF Q4_1", 1, "package"))
     for flag, value in (
         ("--max-wait", "vip=10,standard=2.5,batch=20"),
         ("--max-waiting", "vip=9,standard=9,batch=9"),
         ("--ageing", "4"),
+        ("--batch-wait", "0.05"),
     ):
         assert command[command.index(flag) + 1] == value

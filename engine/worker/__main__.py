@@ -38,6 +38,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-wait", default=DEFAULT_WAITS_S)
     parser.add_argument("--max-waiting", default=DEFAULT_WAITING)
     parser.add_argument("--ageing", type=float, default=10.0)
+    parser.add_argument("--batch-wait", type=float, default=0.1)
     parser.add_argument("--speculation", choices=("off", "ngram", "auto"), default="off")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -54,7 +55,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _limits(options: argparse.Namespace) -> QueueLimits:
     try:
-        return QueueLimits.parse(options.max_wait, options.max_waiting, options.ageing)
+        return QueueLimits.parse(
+            options.max_wait, options.max_waiting, options.ageing, options.batch_wait
+        )
     except ValueError as error:
         raise BuildError(f"--max-wait and --max-waiting take {error}") from None
 

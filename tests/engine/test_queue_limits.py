@@ -18,13 +18,15 @@ def test_the_defaults_are_the_engines_and_the_options() -> None:
     assert options["max-wait"] == DEFAULT_WAITS_S
     assert options["max-waiting"] == DEFAULT_WAITING
     assert options["ageing"] == config.ageing_ms / 1000
+    assert options["batch-wait"] == config.batch_wait_ms / 1000
 
 
 def test_each_limit_is_its_tiers() -> None:
-    limits = QueueLimits.parse("vip=1,standard=2,batch=3", "vip=4,standard=5,batch=6", 7.5)
+    limits = QueueLimits.parse("vip=1,standard=2,batch=3", "vip=4,standard=5,batch=6", 7.5, 0.05)
     config = limits.apply(EngineConfig(num_blocks=8))
     assert (config.vip_max_wait_ms, config.standard_max_wait_ms) == (1000, 2000)
     assert (config.batch_max_wait_ms, config.ageing_ms) == (3000, 7500)
+    assert config.batch_wait_ms == 50
     assert (config.vip_max_waiting, config.standard_max_waiting) == (4, 5)
     assert config.batch_max_waiting == 6
 
