@@ -2,7 +2,11 @@
 
 Modules:
     config: how one gateway process is set.
-    transport: uvicorn's connections with bounded buffers, and a way to cut them.
+    transport: uvicorn's HTTP connections with bounded buffers, and a way to cut them.
+    socket_connection, socket_handshake: a WebSocket from its handshake to its end.
+    socket_route, event_inbox: what every WebSocket route does; events carried out in order.
+    keepalive, partials, snapshots: pings, half messages, whole conversations: of all sockets.
+    failed_logins, log_bounds, garbage: strangers and the garbage collector held in bounds.
     writer: the one writer of a socket.
     throttle: makes a fast sender wait.
     origins: which web pages may call.
