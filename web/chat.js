@@ -6,7 +6,7 @@
 
 import { Connection } from "./connection.js"
 import * as conversations from "./conversation.js"
-import { problemFromError } from "./problems.js"
+import { loadTexts, problemFromError } from "./problems.js"
 import * as protocol from "./protocol.js"
 import { newTurn, noteEvent } from "./stats.js"
 import { createStore } from "./store.js"
@@ -18,8 +18,8 @@ export class Chat {
 	#options
 	#connection
 	/**
-	 * Of the open socket: opening until `session.created`; settling until the server has said what
-	 * it holds of a session opened again; ready for turns.
+	 * Of the open socket: opening until `session.created`, settling until a session opened again
+	 * has been told, ready for turns.
 	 * @type {"opening"|"settling"|"ready"}
 	 */
 	#stage = "opening"
@@ -77,6 +77,7 @@ export class Chat {
 	}
 
 	open() {
+		if (this.place) this.#retell()
 		this.#connection.open()
 	}
 
@@ -170,8 +171,18 @@ export class Chat {
 	/** The person's turn begins. */
 	#begin(conversation) {
 		if (conversation === this.#conversation) return
+		this.#retell()
 		this.#setConversation(conversation, { turn: newTurn(this.#options.now()), drafted: null })
 		this.#sendPending()
+	}
+
+	/** The words for errors may come after the first of them. */
+	async #retell() {
+		await loadTexts()
+		const told = (entry) =>
+			entry.problem?.error ? { ...entry, problem: problemFromError(entry.problem.error) } : entry
+		const now = told(this.#conversation)
+		this.#setConversation({ ...now, messages: now.messages.map(told) })
 	}
 
 	#setConversation(conversation, more) {
@@ -279,6 +290,7 @@ export class Chat {
 		const problem = problemFromError(error)
 		if (problem.waitMs) this.#connection.holdOff(problem.waitMs)
 		this.#setConversation({ ...this.#conversation, problem })
+		this.#retell()
 	}
 
 	/** Sending twice is safe: the ids stay the same and the server knows them. */

@@ -17,7 +17,7 @@ export function isFinal(code) {
 }
 
 /**
- * Wait before try number `tries` (from 0), in ms: doubling, capped, with a quarter of jitter.
+ * Wait before a try, in ms: doubling, capped, with a quarter of jitter.
  * @param {number} tries
  * @param {number} random In [0, 1).
  */

@@ -16,7 +16,7 @@ export function charsPerToken(spent) {
 /**
  * @param {Conversation} conversation
  * @param {string} text  What is typed.
- * @returns {{text: number, all: number}} Tokens of the text, and of the prompt that it would make.
+ * @returns {{text: number, all: number}} Tokens of the text, and of the prompt with it.
  */
 export function estimate({ spent, messages, settings }, text) {
 	const length = charsPerToken(spent)

@@ -56,7 +56,7 @@ export function highlight(code, lang) {
 	return nodes
 }
 
-// Code that grows is coloured anew with each frame; equal spans are one object, and so left alone.
+// Growing code is coloured anew each frame; equal spans are one object, and left alone.
 const spans = new Map()
 const MAX_SPANS = 2000
 

@@ -145,7 +145,7 @@ function count(text, character) {
 }
 
 /**
- * The address if it may be followed: http, https or mailto, and nothing that hides its scheme.
+ * The address if it may be followed: http, https, mailto, nothing that hides its scheme.
  */
 export function safeAddress(address) {
 	// Browsers drop control characters and blanks before they read a scheme.

@@ -1,19 +1,16 @@
 /**
- * What went wrong, in a person's words.
+ * What went wrong, in a person's words. Most of them come once something is typed.
  */
 
-const TEXTS = {
-	context_length_exceeded: [
-		"context",
-		"This conversation no longer fits what the model can read at once.",
-		false,
-	],
-	conversation_already_has_active_response: [
-		"busy",
-		"Another answer is still running in this chat. Try again when it has ended.",
-		true,
-	],
-	deadline_exceeded: ["server", "The answer took too long, and the server gave up.", true],
+let texts = {}
+
+/** Fetch the words. */
+export async function loadTexts() {
+	try {
+		texts = (await import("./problem_texts.js")).TEXTS
+	} catch {
+		// The server is away.
+	}
 }
 
 /**
@@ -22,23 +19,18 @@ const TEXTS = {
  */
 export function problemFromError(error) {
 	const waitMs = error.retry_after_ms ?? error["repartee.retry_after_ms"] ?? undefined
-	const { code, type } = error
-	if (Object.hasOwn(TEXTS, code)) {
-		const [kind, text, retry] = TEXTS[code]
-		return { kind, text, retry }
-	}
-	if (code === "no_worker") {
-		const text = `No model is ready to answer right now. ${waitText(waitMs)}`
-		return { kind: "busy", text, retry: true, waitMs }
-	}
-	if (type === "rate_limit_error" || code === "too_many_connections") {
-		return { kind: "busy", text: `The server is busy. ${waitText(waitMs)}`, retry: true, waitMs }
-	}
-	if (type === "invalid_request_error") {
-		const text = `The server refused this: ${error.message ?? "no reason given"}`
-		return { kind: "refused", text, retry: false }
-	}
-	return { kind: "server", text: "Something went wrong on the server.", retry: true, waitMs }
+	const [kind, text, retry] = wordsFor(error)
+	const full = retry === "wait" ? `${text} ${waitText(waitMs)}` : text
+	return { kind, text: full, retry: retry !== false, waitMs, error }
+}
+
+function wordsFor({ code, type, message = "no reason given" }) {
+	if (Object.hasOwn(texts, code)) return texts[code]
+	if (type === "rate_limit_error" || code === "too_many_connections")
+		return ["busy", "The server is busy.", "wait"]
+	if (type === "invalid_request_error")
+		return ["refused", `The server refused this: ${message}`, false]
+	return ["server", "Something went wrong on the server.", true]
 }
 
 function waitText(waitMs) {

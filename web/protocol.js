@@ -41,7 +41,7 @@ export function itemCreate({ itemId, text, itemEventId }) {
 }
 
 /**
- * It goes out with its item: where the server refuses that, nothing older is to be answered again.
+ * It goes out with its item: if that is refused, nothing older is answered again.
  * @param {Pick<Pending, "itemId" | "responseEventId">} pending
  */
 export function responseCreate({ itemId, responseEventId }) {
@@ -64,7 +64,7 @@ export function truncate(itemId) {
 	return { type: "repartee.conversation.truncate", event_id: newId(QUIET), item_id: itemId }
 }
 
-/** @param {string} text  What is typed so far; the server computes it ahead and never answers. */
+/** @param {string} text  Typed so far; the server computes it ahead, and never answers. */
 export function inputDraft(text) {
 	return { type: "repartee.input_draft", event_id: newId(QUIET), text }
 }

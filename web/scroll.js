@@ -54,7 +54,7 @@ export class Follower {
 
 	#onScroll() {
 		const { scrollTop, clientHeight } = this.#scroller
-		// Only a move upwards is the reader's wish: growth moves the foot away, not the reader.
+		// Only a move upwards is the reader's wish: growth moves the foot away.
 		if (scrollTop < this.#lastTop)
 			this.#following = this.#distance() <= (this.#leaving ? 1 : NEAR_FOOT_PX)
 		else if (scrollTop + clientHeight >= this.#foot() - NEAR_FOOT_PX) this.#following = true

@@ -61,6 +61,8 @@ interface Problem {
   retry: boolean
   /** How long the server asks to wait first. */
   waitMs?: number
+  /** What the server said, for words that come later. */
+  error?: object
 }
 
 interface Message {

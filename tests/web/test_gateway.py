@@ -116,6 +116,15 @@ def test_failures_are_told(live: ChatPage) -> None:
     live.ask(script(refuse={**error, "retry_after_ms": 2000}))
     expect(live.answers.last).to_contain_text("The server is busy.")
     live.idle()
+    for code, told in (
+        ("redis_unavailable", "What is stored there is safe. Try again in 2 seconds."),
+        ("draining", "This page reconnects by itself; then try again."),
+        ("worker_died", "Have it written anew."),
+    ):
+        error |= {"class": "Unavailable", "message": "no", "code": code}
+        live.ask(script(refuse={**error, "retry_after_ms": 2000}))
+        expect(live.answers.last).to_contain_text(told)
+        live.idle()
     live.ask("word " * 40_000)
     # Laying out so long a message takes a busy machine seconds.
     expect(live.answers.last).to_contain_text("no longer fits", timeout=30_000)

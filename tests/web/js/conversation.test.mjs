@@ -12,6 +12,9 @@ import {
   reduce,
   settle,
 } from "../../../web/conversation.js"
+import { loadTexts } from "../../../web/problems.js"
+
+await loadTexts()
 
 const created = (fields = {}) => ({
   type: "session.created",
@@ -124,6 +127,25 @@ for (const [status, details, shown, kind] of [
     assert.equal(last(c).status, shown)
     assert.equal(last(c).problem?.kind, kind)
     assert.equal(last(c).text, "a")
+  })
+}
+
+// Each says what happens next; none is the general one.
+for (const [code, next] of [
+  ["answer_lost", /written anew/],
+  ["conversation_full", /new one/],
+  ["draining", /reconnects by itself/],
+  ["no_worker", /in 2 seconds/],
+  ["redis_unavailable", /is safe\. Try again in 2 seconds/],
+  ["storage_full", /Delete old chats/],
+  ["worker_died", /written anew/],
+  ["workers_died", /other words/],
+]) {
+  test(`the words for ${code}`, () => {
+    const error = { code, type: "server_error", "repartee.retry_after_ms": 2000 }
+    const c = run(asked(), begun, done("failed", { status_details: { error } }))
+    assert.match(last(c).problem.text, next)
+    assert.ok(last(c).problem.text.length < 100)
   })
 }
 
