@@ -96,7 +96,7 @@ class PromptPass:
     def _launch_eagerly(self, plan: StepPlan) -> Launched:
         inputs = StepInputs(plan, self._caches[0].block_size)
         logits, setup_s = self._eager.logits(inputs)
-        self._shelf.setup_s += setup_s
+        self._shelf.note_setup(setup_s)
         if not inputs.rows:
             return Launched(plan, None)
         return Launched(plan, sample_triton(logits, SamplingBatch.from_rows(inputs.rows)))

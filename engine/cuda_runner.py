@@ -92,6 +92,7 @@ class CudaRunner:
     def run(self, plan: StepPlan) -> StepOutput:
         """See `engine.step.Runner`."""
         started = time.perf_counter()
+        self.shelf.take_setup_s()
         tokens = self._verify(plan)
         if tokens is None:
             tokens = self._run(plan, started)

@@ -10,6 +10,7 @@ import torch
 
 from engine.cuda_graph import Pool
 from engine.cuda_memory import MAX_GRAPHS
+from kernels.cuda.compile_time import compile_time
 
 V = TypeVar("V")
 
@@ -17,12 +18,14 @@ V = TypeVar("V")
 class GraphShelf:
     """Keeps graphs of all kinds together; the one longest out of use makes room.
 
+    It also counts the time that goes into what later steps find in place, graphs and kernels
+    alike: a step's cost must not hold it, or the scheduler takes such steps for slow.
+
     Args:
         device: Where they run.
         most: How many are kept.
 
     Attributes:
-        setup_s: Seconds that went into new graphs since `take_setup_s`.
         pool: Memory that they share; None off the GPU, where nothing is captured.
     """
 
@@ -31,7 +34,9 @@ class GraphShelf:
         self._most = most
         # The latest used comes last.
         self._kept: dict[Hashable, object] = {}
-        self.setup_s = 0.0
+        # Seconds noted since they were taken; of Triton's, up to which they are noted.
+        self._noted_s = 0.0
+        self._compiled_s = compile_time.seconds
         self.pool: Pool = torch.cuda.graph_pool_handle() if self._is_gpu else None
 
     def __iter__(self) -> Iterator[Hashable]:
@@ -45,14 +50,26 @@ class GraphShelf:
         if self._is_gpu:
             # What was launched before takes its own time.
             torch.cuda.current_stream().synchronize()
-        started = time.perf_counter()
+        started, before_s = time.perf_counter(), self.setup_s
         if len(self._kept) >= self._most:
             del self._kept[next(iter(self._kept))]
         made = self._kept[key] = make()
-        self.setup_s += time.perf_counter() - started
+        # What was compiled for it is in its time.
+        self._noted_s = before_s + time.perf_counter() - started
+        self._compiled_s = compile_time.seconds
         return made
 
+    @property
+    def setup_s(self) -> float:
+        """Seconds of setting up since this was last taken."""
+        return self._noted_s + compile_time.seconds - self._compiled_s
+
+    def note_setup(self, seconds: float) -> None:
+        """Count the setting up of something else."""
+        self._noted_s += seconds
+
     def take_setup_s(self) -> float:
-        """Seconds that went into new graphs since this was last asked."""
-        taken, self.setup_s = self.setup_s, 0.0
+        """`setup_s`, which then begins anew."""
+        taken = self.setup_s
+        self._noted_s, self._compiled_s = 0.0, compile_time.seconds
         return taken

@@ -23,6 +23,7 @@ from engine.contract import Delta, Finished, GenerateRequest, Message, SamplingP
 from engine.contract.registry import ModelCard
 from engine.cuda_chunk import DecodeChunk
 from engine.cuda_decode import ROW_COUNTS
+from engine.cuda_memory import step_work_bytes
 from engine.cuda_runner import CudaRunner
 from engine.engine import Engine
 from engine.model.llama import CausalLM
@@ -74,8 +75,8 @@ class Bench:
             engine_config = replace(engine_config, mixed_step_ms=mixed_ms)
         card = ModelCard(shape, 0, config.context_window, config.vocab_size, 1, kind)
         runner = CudaRunner(model, engine_config, "cuda", max_decode_steps=num_steps)
-        # As a worker before it is ready: a graph made in the midst is no part of what is
-        # measured, and compilation would teach the scheduler that steps are slow.
+        # As a worker before it is ready: what is made in the midst is no part of the figures.
+        step_work_bytes(model, engine_config, torch.bfloat16)
         runner.warm_up([count for count in ROW_COUNTS if count <= max_batch])
         torch.cuda.synchronize()
         self.ready_s = time.perf_counter() - started
