@@ -76,7 +76,6 @@ class CausalLM:
         head = checkpoint.head()
         self._head = self._embedding if head is None else pack(head)
         self._final_norm = self._move(checkpoint.final_norm())
-        self._chain()
         frequencies = inverse_frequencies(config.rope, config.head_dim)
         positions = context_window or config.context_window
         self._rope = kernels.rope_table(frequencies, positions).to(self.device)
@@ -168,17 +167,6 @@ class CausalLM:
                 rows = slice(num_others)
                 self._run_layer(layer, cache, x[rows], positions[rows], slots[rows], part.others)
         part.hidden = x[num_others:]
-
-    def _chain(self) -> None:
-        """Tell each weight which one a step reads after it."""
-        read = [
-            weight
-            for layer in self._layers
-            for weight in (layer.qkv, layer.o, layer.gate_up, layer.down)
-        ]
-        # A tied output layer is no one's follower but the last one's, so there is no ring.
-        for weight, following in zip(read, [*read[1:], self._head], strict=True):
-            weight.following = following
 
     def _pack_layer(self, weights: LayerWeights, pack: Pack) -> Layer:
         return Layer(

@@ -15,7 +15,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.cuda.int4_gemv import keep_order
+from kernels.cuda.gluon_names import thread_barrier
+from kernels.cuda.int4_gemv import keep_order, power_below
 
 # Columns that the 4 lanes of a row read in one load each.
 SEGMENT = gl.constexpr(64)
@@ -155,13 +156,6 @@ def _load_entry(
 
 
 @gluon.jit
-def _power_below(value):
-    """2 ** 14 over the power of two at or below a positive float32: exact, and so its inverse."""
-    exponent = value.to(gl.int32, bitcast=True) >> 23
-    return ((127 + 127 + 14 - exponent) << 23).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
 def _row_vector(pointer, tile, n_local, m, limit):
     """Row tile's part of a vector as [16, 8]; column 0 counts."""
     return gl.load(pointer + tile * 16 + n_local + m * 0, mask=(tile < limit) & (m == 0), other=0.0)
@@ -244,7 +238,7 @@ def byte_mma_kernel(
             squares += x * x
             x *= norms[i].to(gl.float32)
         largest = gl.maximum(largest, gl.abs(x))
-    factor = _power_below(gl.max(gl.max(largest, 1), 0))
+    factor = power_below(gl.max(gl.max(largest, 1), 0))
     # One buffer a step: stores to buffers of their own need no barrier between them.
     x_smem = ()
     for i in gl.static_range(STEPS):
@@ -257,7 +251,7 @@ def byte_mma_kernel(
     inverse = 1.0 / factor
     if HAS_NORM:
         inverse *= gl.rsqrt(gl.sum(gl.sum(squares, 1), 0) / K + eps)
-    gl.thread_barrier()
+    thread_barrier()
     if PDL and TRIGGER == 1:
         gdc_launch_dependents()
 

@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.cuda.gluon_names import thread_barrier
 from kernels.cuda.int4_gemv import keep_order
 
 
@@ -179,7 +180,7 @@ def int4_wgmma_kernel(
             async_copy.wait_group(STAGES - 2)
             fence_async_shared()
             # Everybody's copy has landed, and everybody is done with the oldest buffer.
-            gl.thread_barrier()
+            thread_barrier()
             ahead = here + STAGES - 1
             buffer = x_smem.index((ahead - begin) % STAGES)
             _copy_x(x_ptr, buffer, ahead, end, M, x_stride, K, PLANE, MT, GROUPS)
@@ -199,7 +200,7 @@ def int4_wgmma_kernel(
         part_at = parts_ptr + (block * SPLIT).to(gl.int64) * (ROWS * MT)
         part_at = part_at + gl.expand_dims(row * MT, 1) + gl.expand_dims(m_acc, 0)
         gl.store(part_at + split * (ROWS * MT), acc)
-        gl.thread_barrier()
+        thread_barrier()
         last = gl.atomic_add(tickets_ptr + block, 1, sem="acq_rel") == SPLIT - 1
         if last:
             acc = gl.zeros([ROWS, MT], gl.float32, layout=ACC)

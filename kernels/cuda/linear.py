@@ -173,8 +173,8 @@ def _int4_gemv(
         x if bias is None else bias, x if residual is None else residual, out, out.shape[1],
         limit, limit, eps, weight.columns, k_tiles, weight.plane,
         4 * weight.plane // weight.group, warps, settings.get("depth", 2), norm is not None,
-        bias is not None, residual is not None, gated, settings.get("trigger", 1),
-        num_warps=warps, **options,
+        bias is not None, residual is not None, gated, settings.get("half", gated),
+        settings.get("trigger", 1), num_warps=warps, **options,
     )  # fmt: skip
 
 

@@ -58,6 +58,9 @@ def rope_attention(
     settings = tuned("rope_attention", key) or tuned("paged_attention_decode", key)
     splits = settings.get("splits") or num_splits(num_sequences, num_kv, batch.max_context_len)
     num_parts = num_sequences * num_q * splits
+    options = overlap_options()
+    if "registers" in settings:
+        options["maxnreg"] = settings["registers"]
     parts = float_scratch(qkv.device, num_parts * (head_dim + 2))
     rope_decode_kernel[(num_sequences, num_kv, splits)](
         qkv, rope, positions, cache.k, cache.v, slots, batch.block_tables, batch.context_lens,
@@ -66,6 +69,6 @@ def rope_attention(
         max(16, triton.next_power_of_2(group)), block_size, head_dim,
         triton.next_power_of_2(head_dim), settings.get("tile", 64), splits,
         settings.get("early", num_sequences == 1), num_warps=settings.get("warps", 4),
-        num_stages=settings.get("stages", 3), **overlap_options(),
+        num_stages=settings.get("stages", 3), **options,
     )  # fmt: skip
     return out

@@ -13,7 +13,10 @@ import torch
 
 from kernels.cuda.launch import settings_path
 
-OPS = ("int4_gemv", "int4_wgmma", "row_gemv", "rope_attention", "byte_mma", "byte_dot")
+OPS = (
+    "int4_gemv", "int4_wgmma", "row_gemv", "rope_attention", "rope_attention_rows", "byte_mma",
+    "byte_dot",
+)  # fmt: skip
 
 
 def merge(path: Path, found: list[Path]) -> None:

@@ -160,3 +160,35 @@ def test_int4_of_real_shapes_on_the_card(
             expected = product + residual.float()
             actual = linear(x, norm, EPS, packed, residual=residual)
         assert_near(actual, expected, 1e-2 if gated else 6e-3)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("columns", "group"), [(512, 32), (512, 64), (1088, 64), (768, 256)])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_one_row_by_either_kind_of_operand(
+    device: torch.device,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+    half: bool,
+    gated: bool,
+    columns: int,
+    group: int,
+    size: float,
+) -> None:
+    """Operands of float16 hold x of any size, and values far apart in one row."""
+    from kernels.cuda import linear
+
+    monkeypatch.setattr(linear, "tuned", lambda op, key: {"half": half})
+    weight = int4_weight(96, columns, group)
+    x = (torch.randn(1, columns) * (1 if gated else size)).to(dtype)
+    x[0, 7] *= 300
+    norm = (torch.rand(columns) + 0.5).to(dtype) if gated else None
+    packed = pack(weight, device)
+    moved = None if norm is None else norm.to(device)
+    actual = linear.linear(x.to(device), moved, EPS, packed, gated=gated)
+    if norm is None:
+        expected = x.float() @ weight.dequantize().T
+    else:
+        expected = norm_swiglu_reference.norm_swiglu(x, norm, EPS, weight)
+    assert_near(actual, expected, 1.2e-2)
