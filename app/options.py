@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app import option_values as values
+from engine.contract.tier_values import MAX_TIER_WAITING
 
 ENVIRONMENT_PREFIX = "REPARTEE_"
 
@@ -164,10 +165,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "max-waiting",
-        values.tiers("vip=1024,standard=1024,batch=1024", 1, 1_000_000),
+        values.tiers("vip=1024,standard=1024,batch=1024", 1, MAX_TIER_WAITING),
         "vip=1024,standard=1024,batch=1024",
         "tier=number,…",
-        "Most requests of each tier that wait. A number alone is for each of them.",
+        "Most requests of each tier that wait, 4096 at most. A number alone is for each of them.",
         "",
         (SERVE, WORKER),
     ),
@@ -383,7 +384,8 @@ OPTIONS: tuple[Option, ...] = (
         values.text,
         "",
         "file",
-        "TOML: requests and tokens a minute, responses and sockets at once, by tier and tenant.",
+        "TOML: requests and tokens a minute, responses and sockets at once, by tier and tenant; "
+        "what tenants and their subjects may store.",
         "generous limits for callers with keys, none without",
         (SERVE, GATEWAY),
     ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from engine.config import EngineConfig
 from engine.contract import Tier
-from engine.contract.tier_values import parse_tier_values
+from engine.contract.tier_values import MAX_TIER_WAITING, parse_tier_values
 
 DEFAULT_WAITS_S = "vip=10,standard=7,batch=20"
 DEFAULT_WAITING = "vip=1024,standard=1024,batch=1024"
@@ -43,7 +43,7 @@ class QueueLimits:
         """
         return cls(
             parse_tier_values(waits, DEFAULT_WAITS_S, low=0.001, high=86_400),
-            parse_tier_values(waiting, DEFAULT_WAITING, low=1, high=1_000_000),
+            parse_tier_values(waiting, DEFAULT_WAITING, low=1, high=MAX_TIER_WAITING),
             ageing_s,
             batch_wait_s,
         )

@@ -101,6 +101,11 @@ def test_an_unknown_variable_stops_start_up(variable: str, hint: str) -> None:
         ("head", "bf16", "one of auto, int8, int4"),
         ("max-wait", "gold=1", "tier=number for vip, standard and batch"),
         ("max-waiting", "vip=0", "tier=number for vip, standard and batch"),
+        (
+            "max-waiting",
+            "batch=4097",
+            "tier=number for vip, standard and batch, joined by commas, from 1 to 4096",
+        ),
         ("ageing", "0", "seconds above 0"),
         ("batch-wait", "0.25", "seconds from 0 to 0.2"),
         ("log-level", "INFO", "one of debug"),

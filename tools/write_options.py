@@ -47,8 +47,20 @@ with one can sign with it.
     [tenants.acme]
     connections = 1000
 
+    [storage.default]
+    stored_bytes = 536870912
+
+    [storage.subjects]
+    conversations = 10000
+    stored_bytes = 67108864
+
+    [storage.tenants.acme]
+    stored_bytes = 4294967296
+
 A tenant's field goes before its tier's, a tier's before the default, and the default before what
-is built in; 0 means no limit.
+is built in; 0 means no limit. `storage` bounds what is kept: `default` each tenant with all of its
+subjects, `subjects` each subject besides. Its figures here are those that are built in for callers
+with keys, but for acme's.
 """
 
 if __name__ == "__main__":

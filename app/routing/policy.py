@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.contract import GenerateRequest, Overloaded, Unavailable, WorkerState
+from engine.contract import GenerateRequest, Overloaded, Tier, Unavailable, WorkerState
+from engine.contract.tier_values import MAX_TIER_WAITING
 
 # A worker that holds a conversation's prefix gets its request although it is this much
 # busier than an even share of the load would make it: half as many requests again, and
@@ -17,10 +18,10 @@ HOLDER_EXCESS_REQUESTS = 2
 # them gets the request, so that chats on one system prompt spread over its holders.
 AS_GOOD = 0.9
 
-# Requests of all tiers that may wait at one worker before it counts as full. More than the
-# tiers' own queues hold by default, for which the worker decides: a queue full of batch work
-# must not refuse a VIP here.
-MAX_WAITING = 4096
+# Requests of all tiers that may wait at one worker before it counts as full. More than its
+# own queues can be set to hold, for which the worker decides: a queue full of batch work must
+# not refuse a VIP here.
+MAX_WAITING = (len(Tier) + 1) * MAX_TIER_WAITING
 
 
 @dataclass(frozen=True, slots=True)

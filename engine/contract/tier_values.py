@@ -6,6 +6,10 @@ import math
 
 from engine.contract.messages import Tier
 
+# The most that a tier's queue may be set to hold: gateways pass over a worker where more
+# wait than all of its queues can hold.
+MAX_TIER_WAITING = 4096
+
 
 def parse_tier_values(text: str, default: str, *, low: float, high: float) -> dict[Tier, float]:
     """Read a number for each tier.
