@@ -80,6 +80,7 @@ class SocketConnection(asyncio.Protocol):
         "_partials",
         "_parts",
         "_pings",
+        "_pong",
         "_refusal",
         "_server_state",
         "is_congested",
@@ -120,7 +121,9 @@ class SocketConnection(asyncio.Protocol):
         self._on_text: Callable[[str], None] | None = None
         self._on_end: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._context: Context | None = None
-        self._parts: list[bytes] | None = None
+        self._parts: bytearray | None = None
+        # Of the last ping, while the peer reads too slowly to be sent it.
+        self._pong = b""
         self._is_partial = False
         self._is_deaf = False
         self._has_ended = False
@@ -157,13 +160,19 @@ class SocketConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self.is_congested = False
+        if self._pong and self.is_open:
+            self.transport.write(self._pong)
+        self._pong = b""
         if self.on_writable is not None:
             self.on_writable()
         if not self.is_congested:
             self._wake()
 
     def eof_received(self) -> None:
-        """See asyncio.Protocol."""
+        """See asyncio.Protocol; what it has not read by now, it may still read for a while."""
+        self._is_deaf = True
+        self._end()
+        self._close_soon()
 
     def shutdown(self) -> None:
         """See uvicorn; bounded even if the peer does not read."""
@@ -293,9 +302,10 @@ class SocketConnection(asyncio.Protocol):
         if frames.parser_exc is not None:
             self._fail()
             return
-        self._flush()
+        self._answer_pings(frames)
         num_bytes = len(frames.reader.buffer) + (frames.cur_size or 0)
-        if num_bytes and not self._has_ended:
+        # A message may have begun with nothing.
+        if (num_bytes or frames.cur_size is not None) and not self._has_ended:
             self._is_partial = True
             self._partials.note(self, num_bytes)
         elif self._is_partial:
@@ -319,16 +329,20 @@ class SocketConnection(asyncio.Protocol):
     def _take_part(self, frame: Frame) -> None:
         if self._has_ended:
             return
+        whole = frame.data
+        if self._parts is not None:
+            self._parts += frame.data
+            whole = self._parts
+        elif not frame.fin:
+            self._parts = bytearray(frame.data)
         if not frame.fin:
-            self._parts = [*(self._parts or ()), bytes(frame.data)]
             return
-        whole = frame.data if self._parts is None else b"".join([*self._parts, frame.data])
         self._parts = None
         if self._is_partial:
             # What is left of the data begins another message, with a time of its own.
             self._forget_partial()
         try:
-            text = bytes(whole).decode()
+            text = str(whole, "utf-8")
         except UnicodeDecodeError:
             if self._frames is not None:
                 self._frames.send_close(NOT_UTF8_CODE)
@@ -362,6 +376,17 @@ class SocketConnection(asyncio.Protocol):
         """Write text frames in one go."""
         if self.is_open:
             self.transport.write(b"".join(map(text_frame, frames)))
+
+    def _answer_pings(self, frames: FrameProtocol) -> None:
+        """Write the pongs of what was read; of those that the peer won't read, keep the last.
+
+        One pong may answer all pings before it (RFC 6455, section 5.5.3).
+        """
+        if self.is_congested and frames.state is State.OPEN:
+            if pongs := frames.data_to_send():
+                self._pong = pongs[-1]
+        else:
+            self._flush()
 
     def _flush(self) -> None:
         if self._frames is not None and (parts := self._frames.data_to_send()):

@@ -31,12 +31,21 @@ class DeltaView(Protocol):
 class PendingText:
     """Text of one response that is not written yet."""
 
-    __slots__ = ("cursor", "texts", "view")
+    __slots__ = ("cursor", "num_bytes", "texts", "view")
 
     def __init__(self, view: DeltaView, text: str, cursor: Cursor) -> None:
         self.view = view
         self.texts = [text]
         self.cursor = cursor
+        self.num_bytes = len(text.encode())
+
+    def add(self, text: str, cursor: Cursor) -> int:
+        """Take in the text that follows; how many bytes that is."""
+        self.texts.append(text)
+        self.cursor = cursor
+        num_bytes = len(text.encode())
+        self.num_bytes += num_bytes
+        return num_bytes
 
     def render(self) -> bytes:
         """The delta frame of all text gathered."""
@@ -73,7 +82,7 @@ class SocketWriter:
         if self._goes_straight():
             self._connection.send_frame(frame)
         elif self.is_open:
-            self._enqueue(frame, len(frame))
+            self._enqueue(frame)
 
     def send_all(self, frames: list[bytes]) -> None:
         """Write frames in order."""
@@ -92,12 +101,10 @@ class SocketWriter:
             return
         last = self._queue[-1] if self._queue else None
         if isinstance(last, PendingText) and last.view is view:
-            last.texts.append(text)
-            last.cursor = cursor
             self._metrics.merged_deltas.inc()
-            self._grow(len(text.encode()))
+            self._grow(last.add(text, cursor))
             return
-        self._enqueue(PendingText(view, text, cursor), len(text.encode()))
+        self._enqueue(PendingText(view, text, cursor))
 
     def close(self, code: int, reason: str) -> None:
         """End the socket; what is queued is dropped."""
@@ -112,11 +119,11 @@ class SocketWriter:
     def _goes_straight(self) -> bool:
         return not self._queue and not self._connection.is_congested
 
-    def _enqueue(self, entry: bytes | PendingText, num_bytes: int) -> None:
+    def _enqueue(self, entry: bytes | PendingText) -> None:
         if self._queue is None:
             self._queue = deque()
         self._queue.append(entry)
-        self._grow(num_bytes + ENTRY_BYTES)
+        self._grow(_cost_bytes(entry))
 
     def _grow(self, num_bytes: int) -> None:
         self.pending_bytes += num_bytes
@@ -128,11 +135,20 @@ class SocketWriter:
     def _drain(self) -> None:
         while self._queue and not self._connection.is_congested:
             entry = self._queue.popleft()
+            self._shrink(_cost_bytes(entry))
             self._connection.send_frame(entry if isinstance(entry, bytes) else entry.render())
         if not self._queue:
             self._clear()
 
+    def _shrink(self, num_bytes: int) -> None:
+        self.pending_bytes -= num_bytes
+        self._metrics.pending_bytes.dec(num_bytes)
+
     def _clear(self) -> None:
         self._queue = None
-        self._metrics.pending_bytes.dec(self.pending_bytes)
-        self.pending_bytes = 0
+        self._shrink(self.pending_bytes)
+
+
+def _cost_bytes(entry: bytes | PendingText) -> int:
+    num_bytes = len(entry) if isinstance(entry, bytes) else entry.num_bytes
+    return num_bytes + ENTRY_BYTES
