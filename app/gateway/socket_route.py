@@ -32,9 +32,10 @@ logger = logging.getLogger(__name__)
 SUBPROTOCOL = "realtime"
 DRAIN_CODE = 1012
 DRAIN_REASON = "gateway is restarting; reconnect"
-# Client events read and not carried out yet; a full inbox stops the reading.
+# Client events read and not carried out yet; a full inbox stops the reading. The event that
+# fills it is taken in whole, so that up to 2 MiB are held.
 INBOX_EVENTS = 256
-INBOX_CHARS = 2 * 1024 * 1024
+INBOX_CHARS = 1024 * 1024
 # How long events of a socket that has closed may take.
 LAST_EVENTS_S = 5.0
 

@@ -287,7 +287,8 @@ class TabSync:
             self._wait_for_end(response_id, attaching)
         elif running is not None:
             self._wait_for_end(response_id, None)
-        elif response_id not in self._shown:
+        elif response_id not in self._shown and response_id not in self._asked:
+            # What this socket asks for, it either follows yet, or is told why it came to nothing.
             self._resync()
 
     async def _end_of(self, response_id: str, attaching: asyncio.Task[None] | None) -> None:
