@@ -26,6 +26,8 @@ LOOK_S = 2.0
 # Growth of the number of memory blocks since the last full collection.
 AT_LEISURE_GROWTH = 1.25
 AT_LAST_GROWTH = 2.0
+# And by so many blocks at least, some 150 MB: a small process doubles soon.
+AT_LAST_BLOCKS = 1_500_000
 # From one look to the next, where nothing is going on.
 STEADY_GROWTH = 1.01
 
@@ -36,16 +38,22 @@ class GarbageSchedule:
     Args:
         is_idle: Whether nobody waits for what this process does.
         blocks: How many blocks of memory live.
+        least_blocks: See AT_LAST_BLOCKS.
 
     Attributes:
         longest_s: The longest full collection.
     """
 
     def __init__(
-        self, is_idle: Callable[[], bool], *, blocks: Callable[[], int] = sys.getallocatedblocks
+        self,
+        is_idle: Callable[[], bool],
+        *,
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+        least_blocks: int = AT_LAST_BLOCKS,
     ) -> None:
         self._is_idle = is_idle
         self._blocks = blocks
+        self._least_blocks = least_blocks
         self._thresholds = gc.get_threshold()
         self._blocks_then = 0
         self._blocks_before = 0
@@ -70,8 +78,9 @@ class GarbageSchedule:
         blocks, before = self._blocks(), self._blocks_before
         self._blocks_before = blocks
         is_at_leisure = self._is_idle() and blocks < STEADY_GROWTH * before
-        growth = AT_LEISURE_GROWTH if is_at_leisure else AT_LAST_GROWTH
-        if blocks > growth * self._blocks_then:
+        then = self._blocks_then
+        due = max(AT_LAST_GROWTH * then, then + self._least_blocks)
+        if blocks > (AT_LEISURE_GROWTH * then if is_at_leisure else due):
             self.collect()
 
     def collect(self) -> None:

@@ -23,10 +23,12 @@ class Knot:
 class Process:
     """What the schedule sees of its process."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_blocks: int = 0) -> None:
         self.is_idle = False
         self.num_blocks = 1000
-        self.schedule = GarbageSchedule(lambda: self.is_idle, blocks=lambda: self.num_blocks)
+        self.schedule = GarbageSchedule(
+            lambda: self.is_idle, blocks=lambda: self.num_blocks, least_blocks=least_blocks
+        )
 
 
 @pytest.fixture
@@ -86,8 +88,23 @@ async def test_nothing_is_collected_while_sockets_are_still_being_opened(process
     assert knot() is None
 
 
+async def test_a_small_process_that_doubles_goes_on_with_its_answers() -> None:
+    process = Process(least_blocks=5000)
+    running = asyncio.create_task(process.schedule.run())
+    await asyncio.sleep(0)
+    try:
+        knot = forgotten()
+        for num_blocks, is_due in ((5900, False), (6100, True)):
+            process.num_blocks = num_blocks
+            process.schedule.look()
+            assert (knot() is None) == is_due
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_garbage_that_keeps_coming_is_bounded() -> None:
-    schedule = GarbageSchedule(lambda: False)
+    schedule = GarbageSchedule(lambda: False, least_blocks=100_000)
     running = asyncio.create_task(schedule.run())
     await asyncio.sleep(0)
     alive: list[weakref.ref[Knot]] = []
