@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import time
@@ -130,6 +131,44 @@ async def test_a_blocked_redis_costs_time_and_nothing_else(
         assert_whole(answer)
         assert text_of(answer) == TEXT
         assert {event.epoch for event in answer} == {1}
+
+
+async def test_a_redis_that_is_busy_with_a_script_is_waited_for(own_redis: RedisServer) -> None:
+    """It answers everything else with BUSY meanwhile."""
+    async with (
+        running_worker(own_redis.url, FakeEngine(rate=150)),
+        running_client(own_redis.url) as client,
+    ):
+        await until(client.ready)
+        stream = await client.submit(make_request(script(text=TEXT)))
+        head = [await anext(stream) for _ in range(5)]
+        with own_redis.client() as outside, own_redis.client() as killer:
+            outside.config_set("lua-time-limit", 50)
+            blocking = asyncio.create_task(asyncio.to_thread(_block_by_script, outside))
+            await until(lambda: _is_busy(killer))
+            with pytest.raises(Unavailable) as caught:
+                await client.submit(make_request())
+            assert caught.value.code == "redis_unavailable" and caught.value.retry_after_ms
+            await asyncio.sleep(1.0)
+            killer.script_kill()
+            await blocking
+        answer = head + await collect(stream)
+        assert_whole(answer)
+        assert text_of(answer) == TEXT
+        await until(client.ready)
+
+
+def _block_by_script(outside: redis_module.Redis) -> None:
+    with contextlib.suppress(redis_module.ResponseError):
+        outside.eval("while true do end", 0)
+
+
+def _is_busy(outside: redis_module.Redis) -> bool:
+    try:
+        outside.ping()
+    except redis_module.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
 
 
 async def test_a_redis_that_loads_is_waited_for(own_redis: RedisServer) -> None:
