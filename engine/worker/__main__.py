@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -103,6 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     async def serve() -> int:
         worker = Worker(engine, redis_url, grace_s=options.grace)
+        # What loading made is there for good, hundreds of thousands of objects: each full
+        # garbage collection would look at all of them, and hold every answer up meanwhile.
+        gc.collect()
+        gc.freeze()
         _tell({"worker_id": worker.worker_id})
         return await worker.run()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         worker = Worker(
             engine, options.redis_url, grace_s=options.grace, worker_id=options.worker_id
         )
+        # As the product's worker does.
+        gc.collect()
+        gc.freeze()
         sys.stdout.write(json.dumps({"worker_id": worker.worker_id}) + "\n")
         sys.stdout.flush()
         return await worker.run()
