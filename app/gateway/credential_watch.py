@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from app.auth import Authenticator, Credential, Principal
 from engine.contract import AuthenticationFailed, PermissionDenied, ReparteeError
@@ -18,13 +18,16 @@ EXPIRED_CLOSE_S = 10.0
 # Longest sleep: the clock that a token goes by may be set, or stand still meanwhile.
 LOOK_AGAIN_S = 60.0
 
+Authenticate = Callable[[Credential], Awaitable[Principal]]
+
 
 class CredentialWatch:
     """See the module.
 
     Args:
         principal: Whose socket it is.
-        authenticator: Knows callers.
+        authenticator: Knows whether they are still callers.
+        authenticate: Knows who shows another credential.
         tell: Sends an error to the client.
         close: Ends the socket with a code and a reason.
 
@@ -36,11 +39,13 @@ class CredentialWatch:
         self,
         principal: Principal,
         authenticator: Authenticator,
+        authenticate: Authenticate,
         tell: Callable[[ReparteeError], None],
         close: Callable[[int, str], None],
     ) -> None:
         self.principal = principal
         self._authenticator = authenticator
+        self._authenticate = authenticate
         self._tell = tell
         self._close = close
         self._timer: asyncio.TimerHandle | None = None
@@ -86,9 +91,10 @@ class CredentialWatch:
             Whole Unix seconds until which it is good; None for good.
 
         Raises:
-            AuthenticationFailed: it is none; PermissionDenied: it is somebody else's.
+            AuthenticationFailed: it is none; PermissionDenied: it is somebody else's;
+            Overloaded: too many were none.
         """
-        principal = await self._authenticator.authenticate(Credential(token))
+        principal = await self._authenticate(Credential(token))
         if principal.tenant != self.principal.tenant:
             raise PermissionDenied("The token is another tenant's.", param="token")
         if principal.owner != self.principal.owner:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -142,6 +143,7 @@ class Edge:
                 subprotocols=scope["subprotocols"],
                 query=scope["query_string"],
                 leave=leave,
+                authenticate=partial(self._authenticate, _address(scope)),
             )
             await self._sockets[scope["path"]](handshake)
             return
@@ -198,7 +200,10 @@ class Edge:
             offered_subprotocols(offered),
             tickets_of(scope["query_string"]) if is_socket else (),
         )
-        principal = await self._authenticate(scope, credential)
+        if credential is None:
+            principal = await self._authenticator.authenticate(None)
+        else:
+            principal = await self._authenticate(_address(scope), credential)
         connection: HttpConnection | SocketConnection = scope["state"][CONNECTION]
         if connection.place is not None:
             connection.place.prove()
@@ -208,11 +213,8 @@ class Edge:
             )
         return principal
 
-    async def _authenticate(self, scope: Scope, credential: Credential | None) -> Principal:
+    async def _authenticate(self, address: str, credential: Credential) -> Principal:
         """Ask the authenticator, unless too many wrong credentials came from there."""
-        if credential is None:
-            return await self._authenticator.authenticate(None)
-        address = scope["client"][0] if scope.get("client") else ""
         self._failures.check(address, credential)
         try:
             principal = await self._authenticator.authenticate(credential)
@@ -221,6 +223,10 @@ class Edge:
             raise
         self._failures.remember(credential)
         return principal
+
+
+def _address(scope: Scope) -> str:
+    return scope["client"][0] if scope.get("client") else ""
 
 
 def _check_head(scope: Scope) -> None:

@@ -152,7 +152,7 @@ class RealtimeRoute(SocketRoute[RealtimeSocket]):
             )
             wire = RealtimeWire(conversation.session_id, conversation.settings, conversation.card)
             watch = CredentialWatch(
-                *(handshake.principal, self._authenticator),
+                *(handshake.principal, self._authenticator, handshake.authenticate),
                 tell=lambda error: writer.send(wire.error(error, None)),
                 close=writer.close,
             )

@@ -263,6 +263,7 @@ class ResponsesSocketRoute(SocketRoute[ResponsesSocket]):
         watch = CredentialWatch(
             handshake.principal,
             self._authenticator,
+            handshake.authenticate,
             tell=lambda error: writer.send(error_frame(error, None)),
             close=writer.close,
         )

@@ -14,7 +14,7 @@ from starlette.types import Send
 
 from app.auth import Authenticator, Principal
 from app.gateway.config import GatewayConfig
-from app.gateway.credential_watch import CredentialWatch
+from app.gateway.credential_watch import Authenticate, CredentialWatch
 from app.gateway.event_inbox import EventInbox
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.responses import Responses
@@ -105,6 +105,8 @@ class Handshake:
         subprotocols: Offered.
         query: The query string.
         leave: Gives back the place that the socket has in its tenant's budget.
+        authenticate: Knows who shows another credential from there; refuses who shows too
+            many wrong ones.
     """
 
     connection: SocketConnection
@@ -113,6 +115,7 @@ class Handshake:
     subprotocols: list[str]
     query: bytes
     leave: Leave
+    authenticate: Authenticate
 
 
 class SocketRoute(ABC, Generic[Socket]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import httpx
@@ -19,7 +20,7 @@ from app.gateway.failed_logins import (
     network_of,
 )
 from engine.contract import Overloaded
-from tests.gateway.live import LiveGateway, running_gateway
+from tests.gateway.live import LiveGateway, receive, running_gateway
 
 GOOD, OTHER = "rk_good-key-of-acme", "rk_good-key-of-other"
 
@@ -138,3 +139,19 @@ async def test_a_guesser_is_told_when_to_come_again(gateway: LiveGateway) -> Non
     assert (await get(gateway, GOOD)).status_code == 200
     forwarded = {"x-forwarded-for": "198.51.100.7"}
     assert (await get(gateway, OTHER, **forwarded)).status_code == 200
+
+
+async def test_an_open_socket_is_no_place_to_guess(gateway: LiveGateway) -> None:
+    async def renew(token: str) -> dict[str, str]:
+        await socket.send(json.dumps({"type": "repartee.token.renew", "token": token}))
+        answer = await receive(socket)
+        return answer.get("error", answer)
+
+    async with gateway.socket(additional_headers={"authorization": f"Bearer {GOOD}"}) as socket:
+        await receive(socket)
+        codes = [(await renew("guess"))["code"] for _ in range(CREDENTIAL_BURST + 5)]
+        assert codes == ["invalid_api_key"] * CREDENTIAL_BURST + ["too_many_failures"] * 5
+        # The credential that was let in is good all the same.
+        assert (await renew(GOOD))["type"] == "repartee.token.renewed"
+    # What was guessed there counts elsewhere.
+    assert (await get(gateway, "guess")).status_code == 429
