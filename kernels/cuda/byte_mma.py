@@ -196,7 +196,8 @@ def byte_mma_kernel(
     word = gl.arange(0, 4, layout=S(0, S(1, S(2, WORDS))))[None, None, None, :]
     place = (row_half * 8 + lane // 4) * (K // 4) + warp * (SEGS * 16) + lane % 4 * 4 + word
     at = words_ptr + place
-    up_at = at + up_tiles.to(gl.int64) * (4 * K)
+    # As a tensor, also where the compiler was given it as the number 1.
+    up_at = at + gl.to_tensor(up_tiles).to(gl.int64) * (4 * K)
     ring = ()
     for i in gl.static_range(DEPTH):
         ring = ring + (

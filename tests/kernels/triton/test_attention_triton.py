@@ -156,4 +156,6 @@ def test_decodes_beside_pieces_take_kernels_of_their_own(
     on_device = LayerCache(*(tensor.to(device) for tensor in cache.tensors()))
     actual = subject.paged_attention(q.to(device), on_device, apart, 0.2)
     assert_near(actual, expected, 8e-3)
-    assert kinds == [("_decode", 3), ("_prefill", 49)]
+    assert kinds[0] == ("_decode", 3)
+    # Pieces this short are one kernel's or the other's by the card's multiprocessors.
+    assert kinds[1:] in ([("_prefill", 49)], [("_verify", 49)])
