@@ -22,6 +22,9 @@ _PROBE_SHARE = 0.25
 # What is expected beforehand counts as so many steps with so many guesses.
 _PRIOR_STEPS = 2.0
 _PRIOR_GUESSES = 4.0
+# What a guess is expected to cost at most, before any of this size was checked, as a share of
+# a token's part in a plain step.
+_MOST_EXPECTED = 0.5
 # Steps after which an old one counts a third: of one batch size, of all.
 _MEMORY = 50.0
 _MEMORY_ALL = 200.0
@@ -114,7 +117,9 @@ class Account:
             self._num_plain = 0
         self._last_step = step
         self._num_steps += 1
-        self.fixed_ms, self.each_ms = self._line.solve(fixed_ms, each_ms)
+        # Short prompts say too much: their tokens bear all that a step costs in itself.
+        likely_ms = min(each_ms, _MOST_EXPECTED * self.token_ms) if self.plain_ms else each_ms
+        self.fixed_ms, self.each_ms = self._line.solve(fixed_ms, likely_ms)
         if self._num_tried >= _TRIAL:
             lost = self._won_ms < 0
             self._resume_at = self._num_steps + self._pause if lost else 0
