@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cuda_chunk import DecodeChunk, Rows, Segment
+from engine.cuda_chunk import DecodeChunk, Segment
+from engine.cuda_rows import Rows
 
 _NEW_SHARE = 0.25
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from engine.cuda_graph import Pool, StepGraph
-from engine.sampling_rows import sampling_row
+from engine.cuda_rows import HostRows, Rows, fill_rows, limit_of
 from engine.shared_prefix import Group, fill_tiles
-from engine.step import Work
 from kernels.cuda.launch import OVERLAP_ROWS, overlapped_launches
 from kernels.decode_state.triton import advance
 from kernels.kv_cache import AttentionBatch, LayerCache, SharedPrefix
@@ -25,7 +23,6 @@ from kernels.sampling.triton import DeviceRows, sample_rows
 CONTEXT_STEPS = (1024, 4096, 16384, 65536, 1 << 20)
 
 Forward = Callable[..., torch.Tensor]
-Rows = Sequence[Work]
 
 
 @dataclass(slots=True)
@@ -47,40 +44,6 @@ class Segment:
         if self.landed is not None:
             self.landed.synchronize()
         return self.tokens[: self.num_steps].T.tolist()
-
-
-class _HostRows:
-    """What the host tells the device of a batch's rows, in pinned memory."""
-
-    def __init__(
-        self, num_rows: int, max_blocks: int, tile_shape: tuple[int, int], pinned: bool
-    ) -> None:
-        # ids, positions, sample positions, slots, seeds, limits, steps
-        self.ints = torch.empty(7, num_rows, dtype=torch.int64, pin_memory=pinned)
-        # context length, top_k
-        self.lens = torch.zeros(2, num_rows, dtype=torch.int32, pin_memory=pinned)
-        # temperature, top_p, min_p
-        self.floats = torch.empty(3, num_rows, dtype=torch.float32, pin_memory=pinned)
-        self.tables = torch.zeros(num_rows, max_blocks, dtype=torch.int32, pin_memory=pinned)
-        # Written a few numbers at a time, which is cheaper here than there.
-        self._table_array = self.tables.numpy()
-        # The blocks that each row of `tables` holds from its first on.
-        self._known: list[list[int]] = [[] for _ in range(num_rows)]
-        # See `SharedPrefix`.
-        self.tile_rows = torch.zeros(tile_shape, dtype=torch.int32, pin_memory=pinned)
-        self.tile_lens = torch.zeros(tile_shape[0], dtype=torch.int32, pin_memory=pinned)
-        self.row_lens = torch.zeros(num_rows, dtype=torch.int32, pin_memory=pinned)
-
-    def put_table(self, row: int, item: Work) -> None:
-        """Write a sequence's blocks into a row: those that it has been given since, if any."""
-        table = item.sequence.block_table
-        known = self._known[row]
-        if table[: len(known)] != known:
-            known.clear()
-        if len(known) < len(table):
-            fresh = table[len(known) :]
-            self._table_array[row, len(known) : len(table)] = fresh
-            known += fresh
 
 
 class DecodeChunk:
@@ -118,7 +81,7 @@ class DecodeChunk:
         pinned = device.type == "cuda"
         # What was given to the device may still be on its way while the host fills the next.
         self._host = [
-            _HostRows(num_rows, max_blocks, tile_shape or (0, 0), pinned) for _ in range(2)
+            HostRows(num_rows, max_blocks, tile_shape or (0, 0), pinned) for _ in range(2)
         ]
         # One segment is read while a second and a third are under way.
         self._host_out = [
@@ -171,7 +134,7 @@ class DecodeChunk:
         host = self._next_host()
         places = range(len(work))
         self._take_rows(host, work, places)
-        _fill_rows(host, work, made or [[]] * len(work), places, self._limits, self._block_size)
+        fill_rows(host, work, made or [[]] * len(work), places, self._limits, self._block_size)
         self._ints.copy_(host.ints, non_blocking=True)
         self._floats.copy_(host.floats, non_blocking=True)
         self._tables.copy_(host.tables, non_blocking=True)
@@ -208,22 +171,22 @@ class DecodeChunk:
         if changed:
             new = [work[i] for i in fresh]
             at = [places[i] for i in fresh]
-            _fill_rows(host, new, [[]] * len(new), at, self._limits, self._block_size)
+            fill_rows(host, new, [[]] * len(new), at, self._limits, self._block_size)
             self._merge(host, changed)
         host.ints[5] = torch.tensor(self._limits)
         self._ints[5].copy_(host.ints[5], non_blocking=True)
         self._tables.copy_(host.tables, non_blocking=True)
         return places
 
-    def _take_rows(self, host: _HostRows, work: Rows, places: Sequence[int]) -> None:
+    def _take_rows(self, host: HostRows, work: Rows, places: Sequence[int]) -> None:
         """Note which rows live, how far each may go, and the blocks of each."""
         self._live = set(places)
         self._limits = [0] * self._num_rows
         for item, place in zip(work, places, strict=True):
             host.put_table(place, item)
-            self._limits[place] = _limit(item, self._block_size)
+            self._limits[place] = limit_of(item, self._block_size)
 
-    def _merge(self, host: _HostRows, changed: set[int]) -> None:
+    def _merge(self, host: HostRows, changed: set[int]) -> None:
         """Put the host's values into the changed rows, and leave the others to the device."""
         host.ints[6] = 0
         host.ints[6, sorted(changed)] = 1
@@ -265,54 +228,6 @@ class DecodeChunk:
                 self._batch.block_tables, self._out, steps, self._block_size,
             )  # fmt: skip
 
-    def _next_host(self) -> _HostRows:
+    def _next_host(self) -> HostRows:
         self._num_filled += 1
         return self._host[self._num_filled % len(self._host)]
-
-
-def _limit(item: Work, block_size: int) -> int:
-    """Before which position a sequence has room for KV and is allowed an answer."""
-    seq = item.sequence
-    return min(len(seq.block_table) * block_size, seq.max_tokens)
-
-
-def _fill_rows(
-    host: _HostRows,
-    work: Rows,
-    made: Sequence[list[int]],
-    places: Sequence[int],
-    limits: Sequence[int],
-    block_size: int,
-) -> None:
-    """All but the tables. Rows without a sequence, or at their limit, are padding."""
-    ints, floats, lens = host.ints.numpy(), host.floats.numpy(), host.lens.numpy()
-    ints[:] = 0
-    ints[3] = -1
-    lens[:] = 0
-    floats[0] = 0.0
-    floats[1] = 1.0
-    floats[2] = 0.0
-    at: list[int] = []
-    columns: list[tuple[int, ...]] = []
-    shapes: list[tuple[float, ...]] = []
-    for item, tokens, place in zip(work, made, places, strict=True):
-        position = item.start + len(tokens)
-        if position >= limits[place]:
-            continue
-        seq, row = item.sequence, sampling_row(item.sequence)
-        slot = seq.block_table[position // block_size] * block_size + position % block_size
-        token = tokens[-1] if tokens else seq.tokens[position]
-        at.append(place)
-        columns.append((
-            max(token, 0), position, row.position + len(tokens), slot, row.seed, limits[place],
-            min(max(row.top_k, 0), 2**31 - 1),
-        ))  # fmt: skip
-        shapes.append((0.0 if row.is_greedy else row.temperature, row.top_p, row.min_p))
-    if not at:
-        return
-    # In whole arrays: row by row costs more than the rest of a step's preparation.
-    values = np.array(columns, np.int64).T
-    ints[:6, at] = values[:6]
-    lens[0, at] = values[1] + 1
-    lens[1, at] = values[6]
-    floats[:, at] = np.array(shapes, np.float32).T

@@ -10,7 +10,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.cuda_ahead import Ahead, AheadLength
-from engine.cuda_chunk import CONTEXT_STEPS, DecodeChunk, Rows, Segment
+from engine.cuda_chunk import CONTEXT_STEPS, DecodeChunk, Segment
+from engine.cuda_rows import Rows
 from engine.cuda_shelf import GraphShelf
 from engine.runner import Model
 from engine.shared_prefix import PrefixFinder, num_tiles, tile_sequences
