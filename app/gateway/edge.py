@@ -63,6 +63,7 @@ class Edge:
     Args:
         app: The application inside.
         authenticator: Knows callers by their credentials.
+        failures: Slows down those whose credentials are wrong.
         limiter: Knows what they may still ask for.
         origins: Which pages may call.
         metrics: Counts answers by route and status.
@@ -76,6 +77,7 @@ class Edge:
         app: ASGIApp,
         *,
         authenticator: Authenticator,
+        failures: FailedLogins,
         limiter: Limiter,
         origins: OriginPolicy,
         metrics: GatewayMetrics,
@@ -91,7 +93,7 @@ class Edge:
         self._ops = ops
         self._sockets = sockets
         self._routes = frozenset(routes)
-        self._failures = FailedLogins()
+        self._failures = failures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

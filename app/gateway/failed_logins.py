@@ -4,7 +4,8 @@ Failures are counted by address, and by address and credential, so that a client
 repeats one bad token is slowed down before its neighbours notice. Over the limit nothing
 is looked up: a guess, right or wrong, gets 429 and the time to wait. Others behind the
 same address who were let in before go on as ever, since their credentials are
-remembered; only newcomers wait. All of it is this process's own: a limit that needed
+remembered, and so are the secrets and tickets that they have made here; only newcomers
+wait. All of it is this process's own: a limit that needed
 Redis would give strangers a way to load it.
 """
 
@@ -104,7 +105,12 @@ class FailedLogins:
     def remember(self, credential: Credential) -> None:
         """This one was good; a ticket is good only once."""
         if credential.is_ticket:
-            return
+            self._good.pop(self._digest(credential), None)
+        else:
+            self.expect(credential)
+
+    def expect(self, credential: Credential) -> None:
+        """This one will be good, perhaps only once: it was just made here."""
         digest = self._digest(credential)
         self._good[digest] = None
         self._good.move_to_end(digest)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.auth import GrantStore, Principal
+from app.auth import Credential, GrantStore, Principal
 from app.gateway.bodies import read_body
 from app.gateway.config import GatewayConfig
 from app.gateway.edge import PRINCIPAL
+from app.gateway.failed_logins import FailedLogins
 from app.gateway.responses import Responses
 from app.protocol.json_codec import decode_object, encode
 from app.protocol.realtime.secrets import read_secret_request
@@ -26,12 +27,20 @@ class GrantRoutes:
         grants: Where they are kept.
         responses: Knows the models and the limits.
         config: The longest body.
+        failures: Is told what was made, which others' wrong credentials may not hold up.
     """
 
-    def __init__(self, grants: GrantStore, responses: Responses, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        grants: GrantStore,
+        responses: Responses,
+        config: GatewayConfig,
+        failures: FailedLogins,
+    ) -> None:
         self._grants = grants
         self._responses = responses
         self._config = config
+        self._failures = failures
 
     async def client_secret(self, request: Request) -> Response:
         """A secret that opens sockets until its end, with the session's settings."""
@@ -42,6 +51,7 @@ class GrantRoutes:
         grant = await self._grants.make_secret(
             replace(principal, session=settings.to_dict()), wanted.ttl_s
         )
+        self._failures.expect(Credential(grant.value))
         # No session is begun yet, so there is no id to show.
         session = session_object("", settings)
         del session["id"]
@@ -55,6 +65,7 @@ class GrantRoutes:
         grant = await self._grants.make_ticket(
             replace(principal, session=wanted.settings.to_dict())
         )
+        self._failures.expect(Credential(grant.value, is_ticket=True))
         return _answer({"ticket": grant.value, "expires_at": grant.expires_at})
 
     async def _body(self, request: Request) -> dict[str, object]:

@@ -29,6 +29,7 @@ from app.auth import (
 from app.gateway.chat import ChatRoute
 from app.gateway.config import GatewayConfig
 from app.gateway.edge import Edge
+from app.gateway.failed_logins import FailedLogins
 from app.gateway.garbage import GarbageSchedule
 from app.gateway.gate import Gate, raise_file_limit
 from app.gateway.grants import GrantRoutes
@@ -111,7 +112,8 @@ class Gateway:
         chat = ChatRoute(self.responses, self.config, self.metrics)
         health = HealthRoutes(self.responses, self.metrics)
         models = ModelRoutes(self.responses)
-        grants = GrantRoutes(self._grants, self.responses, self.config)
+        failures = FailedLogins()
+        grants = GrantRoutes(self._grants, self.responses, self.config, failures)
         sessions = SessionRoutes(self._sessions, self.responses, self.config)
         responses = ResponsesRoutes(
             self.responses, self._sessions.responses, self.config, self.metrics
@@ -151,6 +153,7 @@ class Gateway:
         app.add_middleware(
             Edge,
             authenticator=self._authenticator,
+            failures=failures,
             limiter=self._limiter,
             origins=self.config.origin_policy,
             metrics=self.metrics,

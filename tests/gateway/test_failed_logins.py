@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from app.auth import Credential
 from app.auth.api_keys import parse_api_keys
@@ -161,3 +162,24 @@ async def test_an_open_socket_is_no_place_to_guess(gateway: LiveGateway) -> None
         assert (await renew(GOOD))["type"] == "repartee.token.renewed"
     # What was guessed there counts elsewhere.
     assert (await get(gateway, "guess")).status_code == 429
+
+
+async def test_what_was_made_here_opens_a_socket_beside_a_guesser(gateway: LiveGateway) -> None:
+    headers = {"authorization": f"Bearer {GOOD}"}
+    assert (await get(gateway, GOOD)).status_code == 200
+    for number in range(ADDRESS_BURST):
+        await get(gateway, f"guess {number}")
+    assert (await get(gateway, OTHER)).status_code == 429
+    made = await gateway.http.post("/v1/realtime/tickets", headers=headers)
+    ticket = f"?ticket={made.json()['ticket']}"
+    async with gateway.socket(ticket) as socket:
+        assert (await receive(socket))["type"] == "session.created"
+    with pytest.raises(InvalidStatus) as refusal:
+        async with gateway.socket(ticket):
+            pass
+    assert refusal.value.response.status_code == 429
+    made = await gateway.http.post("/v1/realtime/client_secrets", headers=headers)
+    secret = {"authorization": f"Bearer {made.json()['value']}"}
+    for _ in range(2):
+        async with gateway.socket(additional_headers=secret) as socket:
+            assert (await receive(socket))["type"] == "session.created"
