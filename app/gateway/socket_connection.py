@@ -21,6 +21,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol as FrameProtocol
 from websockets.protocol import Side, State
 
+from app.gateway.frame_flood import FLOOD_CODE, FLOOD_REASON, count_frame, is_flood
 from app.gateway.gate import Place
 from app.gateway.keepalive import PingWheel
 from app.gateway.partials import PartialMessages
@@ -42,6 +43,8 @@ BINARY_CODE = 1003
 NOT_UTF8_CODE = 1007
 SILENT_CODE = 1011
 SILENT_REASON = "keepalive ping timeout"
+# Parsed in one go: so much at most is read before it shows that it is too many frames.
+READ_BYTES = 16 * 1024
 
 
 class SocketConnection(asyncio.Protocol):
@@ -71,6 +74,7 @@ class SocketConnection(asyncio.Protocol):
         "_drained",
         "_early",
         "_frames",
+        "_frames_whole_at",
         "_handshake",
         "_has_ended",
         "_is_deaf",
@@ -125,6 +129,7 @@ class SocketConnection(asyncio.Protocol):
         # Of the last ping, while the peer reads too slowly to be sent it.
         self._pong = b""
         self._is_partial = False
+        self._frames_whole_at = 0.0
         self._is_deaf = False
         self._has_ended = False
         self._close_timer: asyncio.TimerHandle | None = None
@@ -191,7 +196,10 @@ class SocketConnection(asyncio.Protocol):
             self._early += data
             self.transport.pause_reading()
         elif self._frames is not None:
-            self._receive(self._frames, data)
+            for start in range(0, len(data), READ_BYTES):
+                self._receive(self._frames, data[start : start + READ_BYTES])
+                if self._is_deaf:
+                    return
 
     # The handshake.
 
@@ -296,7 +304,9 @@ class SocketConnection(asyncio.Protocol):
         frames.receive_data(data)
         for event in frames.events_received():
             assert isinstance(event, Frame)
-            self._take(event)
+            is_whole = event.opcode is Opcode.TEXT and event.fin
+            if is_whole or self._has_room_for_frame(frames):
+                self._take(event)
             if self._is_deaf:
                 return
         if frames.parser_exc is not None:
@@ -310,6 +320,17 @@ class SocketConnection(asyncio.Protocol):
             self._partials.note(self, num_bytes)
         elif self._is_partial:
             self._forget_partial()
+
+    def _has_room_for_frame(self, frames: FrameProtocol) -> bool:
+        """Whether one that is no whole message may still come; too many end the socket."""
+        now = asyncio.get_running_loop().time()
+        self._frames_whole_at = count_frame(self._frames_whole_at, now)
+        if not is_flood(self._frames_whole_at, now):
+            return True
+        if frames.state is State.OPEN:
+            frames.send_close(FLOOD_CODE, FLOOD_REASON)
+        self._fail()
+        return False
 
     def _take(self, frame: Frame) -> None:
         match frame.opcode:

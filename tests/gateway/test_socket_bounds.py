@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.gateway import socket_connection
+from app.gateway import frame_flood, socket_connection
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.socket_connection import SocketConnection
 from app.gateway.writer import ENTRY_BYTES, SocketWriter
@@ -45,7 +45,10 @@ async def test_a_message_of_empty_fragments_ends_too(gateway: LiveGateway) -> No
         assert await closed(peer) == 1008
 
 
-async def test_many_small_fragments_take_no_more_than_their_bytes(gateway: LiveGateway) -> None:
+async def test_many_small_fragments_take_no_more_than_their_bytes(
+    gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_flood, "BURST_FRAMES", 2 * NUM_FRAGMENTS)
     partials = gateway.server.partials
     rest = (frame_head(2, opcode=0, is_final=False) + b"ab") * NUM_FRAGMENTS
     async with bit_by_bit(gateway, frame_head(0, is_final=False)) as peer:
@@ -55,7 +58,10 @@ async def test_many_small_fragments_take_no_more_than_their_bytes(gateway: LiveG
         assert sys.getallocatedblocks() - before < NUM_FRAGMENTS / 4
 
 
-async def test_pings_of_a_peer_that_reads_nothing_fill_no_memory(gateway: LiveGateway) -> None:
+async def test_pings_of_a_peer_that_reads_nothing_fill_no_memory(
+    gateway: LiveGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_flood, "BURST_FRAMES", 10**9)
     async with narrow(gateway) as peer:
         await receive(peer)
         connection = connection_of(gateway)
@@ -73,6 +79,33 @@ async def test_pings_of_a_peer_that_reads_nothing_fill_no_memory(gateway: LiveGa
         pong = await peer.ping(os.urandom(4))
         async with asyncio.timeout(10):
             await pong
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [frame_head(0, opcode=9), frame_head(0, opcode=10), frame_head(0, opcode=0, is_final=False)],
+    ids=["pings", "pongs", "fragments"],
+)
+async def test_a_flood_of_small_frames_ends_its_socket(gateway: LiveGateway, frame: bytes) -> None:
+    is_fragment = frame[0] == 0
+    first = frame_head(0, is_final=False) if is_fragment else frame
+    async with bit_by_bit(gateway, first) as flooder, gateway.socket() as other:
+        await receive(other)
+        flooder.transport.write(frame * (frame_flood.BURST_FRAMES - 100))
+        await other.send('{"type":"repartee.ping"}')
+        assert (await receive(other))["type"] == "repartee.pong"
+        assert len(gateway.gateway.realtime.sockets) == 2
+        flooder.transport.write(frame * 20_000)
+        assert await closed(flooder) == 1008
+        await until(lambda: len(gateway.gateway.realtime.sockets) == 1)
+
+
+async def test_a_message_in_a_thousand_fragments_is_no_flood(gateway: LiveGateway) -> None:
+    text = '{"type":"repartee.ping"}'.ljust(200_000)
+    async with gateway.socket() as peer:
+        await receive(peer)
+        await peer.send([text[start : start + 200] for start in range(0, len(text), 200)])
+        assert (await receive(peer))["type"] == "repartee.pong"
 
 
 async def test_the_last_ping_is_answered_once_the_peer_reads(gateway: LiveGateway) -> None:
