@@ -177,15 +177,17 @@ class StorageQuota:
             yield reservation
         finally:
             if not reservation.is_kept:
-                await self._give_back(owner, session_id, num_bytes)
+                await self._give_back(owner, session_id, num_bytes, is_item)
 
-    async def _give_back(self, owner: str, session_id: str, num_bytes: int) -> None:
+    async def _give_back(self, owner: str, session_id: str, num_bytes: int, is_item: bool) -> None:
         scopes = self._scopes_of(owner)
         if not scopes:
             return
         try:
             with redis_errors("quota"):
-                await self._run_reserve(scopes, session_id, "back", -num_bytes)
+                is_empty = is_item and not await self._redis.exists(keys.of(session_id)[1])
+                kind = "empty" if is_empty else "back"
+                await self._run_reserve(scopes, session_id, kind, -num_bytes)
         except ReparteeError as error:
             # The conversation's next change puts it right.
             logger.info("%d bytes of %s stay reserved: %s", num_bytes, session_id, error)

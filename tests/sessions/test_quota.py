@@ -12,7 +12,7 @@ import redis as redis_module
 from app.sessions import Item, SessionStore, quota
 from app.sessions.quota import SESSION_BYTES, StorageLimits, StorageScope, StorageUse
 from app.sessions.stored import ResponseEnd, StoredResponse
-from engine.contract import Failed, InvalidRequest, Unavailable
+from engine.contract import Failed, InvalidRequest, NotFound, Unavailable
 
 SETTINGS = {"model": "m"}
 KB = 1024
@@ -303,3 +303,23 @@ async def test_without_limits_nothing_is_counted(
     await store.items.add("s1", user("a"), tenant="t")
     assert await store.quota.use("t") is None
     assert not outside.keys("rp:stored:*")
+
+
+async def test_a_conversation_whose_first_item_is_refused_is_not_counted(
+    store: SessionStore, limits: Limits
+) -> None:
+    limits.tenant = StorageLimits(conversations=1)
+    for session_id in ("refused", "gone", "kept"):
+        await store.create(session_id, SETTINGS, tenant="t")
+    await store.delete("gone", tenant="t")
+    item = Item("i", "user", "text")
+    with pytest.raises(NotFound):
+        await store.items.add("refused", item, tenant="t", after="nothing")
+    with pytest.raises(NotFound):
+        await store.items.add("gone", item, tenant="t")
+    await store.items.add("kept", item, tenant="t")
+    # One more that is refused in a conversation with items leaves it counted.
+    with pytest.raises(NotFound):
+        await store.items.add("kept", Item("j", "user", "more"), tenant="t", after="nothing")
+    with pytest.raises(InvalidRequest, match="at most 1 conversations"):
+        await store.items.add("refused", item, tenant="t")
