@@ -2,7 +2,8 @@
 
 Counts add up: every request counted is, in the end, counted once by outcome; the
 first-token histogram holds exactly the responses that produced a token; tokens are
-counted from the terminal event, whatever the outcome.
+counted from the terminal event, whatever the outcome. They do over all gateways: the end
+of an answer whose gateway died is counted by another (`app/gateway/ledger.py`).
 """
 
 from __future__ import annotations
@@ -126,6 +127,10 @@ class GatewayMetrics:
         """Count one request, and give what follows it to its end."""
         return ResponseMeter(self, api, tier)
 
+    def meter_for_another(self, api: str, tier: Tier) -> ResponseMeter:
+        """What counts the end of an answer that another gateway counted as asked for."""
+        return ResponseMeter(self, api, tier, is_asked_here=False)
+
     def render(self) -> bytes:
         """Prometheus text."""
         return generate_latest(self.registry)
@@ -134,11 +139,19 @@ class GatewayMetrics:
 class ResponseMeter:
     """Counts one response; `note` every event, or `fail` if it never started.
 
+    Args:
+        metrics: Where.
+        api: Which way it was asked for.
+        tier: Of its caller.
+        is_asked_here: Whether this gateway was asked; else only the end is counted.
+
     Attributes:
         summary: What it came to, for a log line; the outcome once it has ended.
     """
 
-    def __init__(self, metrics: GatewayMetrics, api: str, tier: Tier) -> None:
+    def __init__(
+        self, metrics: GatewayMetrics, api: str, tier: Tier, *, is_asked_here: bool = True
+    ) -> None:
         self._metrics = metrics
         self._labels = (api, tier.value)
         self._first_token = metrics.first_token.labels(*self._labels)
@@ -146,9 +159,11 @@ class ResponseMeter:
         self._started_at = time.monotonic()
         self._last_chunk_at: float | None = None
         self._ended = False
+        self._is_asked_here = is_asked_here
         self.summary: dict[str, str | int | float] = {"api": api, "tier": tier.value}
-        metrics.requests.labels(*self._labels).inc()
-        metrics.running.labels(*self._labels).inc()
+        if is_asked_here:
+            metrics.requests.labels(*self._labels).inc()
+            metrics.running.labels(*self._labels).inc()
 
     def note(self, event: Event) -> None:
         """Take one event of the response in."""
@@ -178,6 +193,12 @@ class ResponseMeter:
         """End as cancelled, where no terminal event came to say so."""
         self._end(Outcome.CANCELLED)
 
+    def leave(self) -> None:
+        """It has ended, and another gateway has counted that."""
+        if not self._ended:
+            self._ended = True
+            self._metrics.running.labels(*self._labels).dec()
+
     def note_delta(self, event: Delta) -> None:
         """`note`, of a delta."""
         now = time.monotonic()
@@ -195,8 +216,9 @@ class ResponseMeter:
             return
         self._ended = True
         self.summary["outcome"] = outcome.value
-        self.summary["seconds"] = round(time.monotonic() - self._started_at, 3)
-        self._metrics.running.labels(*self._labels).dec()
+        if self._is_asked_here:
+            self.summary["seconds"] = round(time.monotonic() - self._started_at, 3)
+            self._metrics.running.labels(*self._labels).dec()
         self._metrics.responses.labels(*self._labels, outcome.value).inc()
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from app.auth import Principal
+from app.gateway.ledger import AnswerLedger, Entry
 from app.gateway.metrics import GatewayMetrics, ResponseMeter
 from app.gateway.tracing import Tracing, trace_parent
 from app.limits import Charge, Limiter, RateLimited, foreseen_tokens
@@ -43,6 +44,17 @@ def draining_error() -> Unavailable:
     return Unavailable(
         "This gateway is stopping; try again.", code="draining", retry_after_ms=RETRY_AFTER_MS
     )
+
+
+def event_tokens(event: Finished | Failed) -> int:
+    """Of prompt and answer together, as the end tells it."""
+    usage = event.usage
+    return usage.prompt_tokens + usage.completion_tokens if usage else 0
+
+
+def log_end(response_id: str, meter: ResponseMeter) -> None:
+    """Say what an answer came to."""
+    logger.info("response ended", extra={"response_id": response_id, **meter.summary})
 
 
 class Answer:
@@ -119,12 +131,11 @@ class Answer:
         return [self._note(event) for event in self._stream.drain_pending()]
 
     def _note(self, event: Event) -> Event:
-        if self._meter is not None:
-            self._meter.note(event)
         if isinstance(event, Finished | Failed):
-            usage = event.usage
-            self.used_tokens = usage.prompt_tokens + usage.completion_tokens if usage else 0
-            self._end()
+            self.used_tokens = event_tokens(event)
+            self._end(event)
+        elif self._meter is not None:
+            self._meter.note(event)
         return event
 
     def abandon(self) -> None:
@@ -148,21 +159,22 @@ class Answer:
             logger.warning("abandoned response %s did not end: %r", self.request_id, error)
         finally:
             if not self.is_ended:
-                if self._meter is not None:
-                    self._meter.abandon()
-                self._end()
+                self._end(None)
             await self._stream.close()
 
-    def _end(self) -> None:
+    def _end(self, event: Finished | Failed | None) -> None:
         self.is_ended = True
-        if self._meter is not None:
-            fields = {"response_id": self.request_id, **self._meter.summary}
-            logger.info("response ended", extra=fields)
-            if self._request is not None:
-                self._responses.tracing.ended(
-                    self._request, self._trace_parent, self._meter.summary
-                )
-        self._responses.ended(self)
+        self._responses.ended(self, self._meter, event)
+
+    def count(self, meter: ResponseMeter, event: Finished | Failed | None) -> None:
+        """Count the end, here and now; None for one that did not come."""
+        if event is None:
+            meter.abandon()
+        else:
+            meter.note(event)
+        log_end(self.request_id, meter)
+        if self._request is not None:
+            self._responses.tracing.ended(self._request, self._trace_parent, meter.summary)
 
 
 class Responses:
@@ -174,6 +186,7 @@ class Responses:
         limiter: What callers may ask for.
         answer_timeout_s: Deadline of each answer, from its request.
         tracing: Told of each answer that ended.
+        ledger: Lets others count what this gateway leaves behind.
 
     Attributes:
         is_draining: New work is refused.
@@ -187,8 +200,10 @@ class Responses:
         limiter: Limiter,
         answer_timeout_s: float,
         tracing: Tracing,
+        ledger: AnswerLedger,
     ) -> None:
         self.tracing = tracing
+        self.ledger = ledger
         self.engine = engine
         self.limiter = limiter
         self._metrics = metrics
@@ -220,14 +235,56 @@ class Responses:
         """An answer is not followed any more."""
         self._running.discard(answer)
 
-    def ended(self, answer: Answer) -> None:
-        """Called by an answer at its end."""
+    def ended(
+        self, answer: Answer, meter: ResponseMeter | None, event: Finished | Failed | None
+    ) -> None:
+        """Called by an answer at its end.
+
+        Args:
+            answer: Which.
+            meter: Counts it; None for an answer that another request counts.
+            event: The end; None if it did not come.
+        """
         self.forget(answer)
+        if meter is not None and self.ledger.is_held:
+            self._count(answer, meter, event, is_ours=not self.ledger.is_taken(answer.request_id))
+        elif meter is not None:
+            self.spawn(self._count_late(answer, meter, event))
         if answer.charge is not None:
             self.spawn(self.limiter.settle(answer.charge, answer.used_tokens))
         else:
             work = self.limiter.settle_for_another(answer.request_id, answer.used_tokens)
             self.spawn(work)
+
+    def _count(
+        self,
+        answer: Answer,
+        meter: ResponseMeter,
+        event: Finished | Failed | None,
+        *,
+        is_ours: bool,
+    ) -> None:
+        if is_ours:
+            answer.count(meter, event)
+        else:
+            meter.leave()
+        self.ledger.end(answer.request_id)
+
+    async def _count_late(
+        self, answer: Answer, meter: ResponseMeter, event: Finished | Failed | None
+    ) -> None:
+        """This gateway was held up, and others may have taken it for dead."""
+        is_ours = await self.ledger.is_ours(answer.request_id)
+        self._count(answer, meter, event, is_ours=is_ours)
+
+    async def count_for_another(
+        self, response_id: str, entry: Entry, event: Finished | Failed
+    ) -> None:
+        """Count the end of an answer whose gateway has died, and settle it."""
+        meter = self._metrics.meter_for_another(entry.api, entry.tier)
+        meter.note(event)
+        log_end(response_id, meter)
+        await self.limiter.settle_for_another(response_id, event_tokens(event))
 
     def check_open(self) -> None:
         """Refuse new work while the gateway is stopping.
@@ -269,7 +326,8 @@ class Responses:
             self._metrics.limited.labels(api, principal.tier.value).inc()
             raise
         meter = self._metrics.meter(api, principal.tier)
-        now = time.time()
+        now, deadline_at = time.time(), self.next_deadline()
+        self.ledger.begin(request_id, Entry(api, principal.tier, deadline_at))
         request = GenerateRequest(
             request_id=request_id,
             model=model,
@@ -280,7 +338,7 @@ class Responses:
             conversation_id=conversation_id,
             reply_to=self.engine.gateway_id,
             created_at=now,
-            deadline_at=self.next_deadline(),
+            deadline_at=deadline_at,
         )
         try:
             stream = await self.engine.submit(request)
@@ -290,6 +348,7 @@ class Responses:
                 meter.abandon()
             else:
                 meter.fail(error)
+            self.ledger.end(request_id)
             self.spawn(self.limiter.settle(charge, 0))
             raise
         answer = Answer(self, stream, meter, charge, request)

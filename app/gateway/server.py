@@ -35,6 +35,7 @@ from app.gateway.gate import Gate, raise_file_limit
 from app.gateway.grants import GrantRoutes
 from app.gateway.health import HealthRoutes
 from app.gateway.keepalive import PingWheel
+from app.gateway.ledger import AnswerLedger
 from app.gateway.log_bounds import server_lines
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.models import ModelRoutes
@@ -85,8 +86,11 @@ class Gateway:
         self.gate = Gate(config.max_connections, minds_strangers=config.needs_key)
         self.metrics = GatewayMetrics(engine.workers)
         self._tracing = make_tracing(config.otlp_endpoint)
+        self._ledger = AnswerLedger(config.redis_url, engine.gateway_id)
         self.responses = Responses(
-            engine, self.metrics, limiter, config.answer_timeout_s, self._tracing
+            *(engine, self.metrics, limiter, config.answer_timeout_s),
+            tracing=self._tracing,
+            ledger=self._ledger,
         )
         self._engine = engine
         self._sessions = sessions
@@ -170,6 +174,7 @@ class Gateway:
         work = [asyncio.create_task(file.watch()) for file in self.config.watched_files]
         work.append(asyncio.create_task(self._limiter.connections.renew_forever()))
         work.append(asyncio.create_task(self.board.run()))
+        work.append(asyncio.create_task(self._ledger.run(self.responses.count_for_another)))
         try:
             yield
         finally:
@@ -182,6 +187,7 @@ class Gateway:
             await self._grants.close()
             await self._limiter.close()
             await self._engine.close()
+            await self._ledger.close()
             await self._sessions.close()
             # Its last spans go over the network.
             await asyncio.to_thread(self._tracing.close)

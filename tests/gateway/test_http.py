@@ -320,6 +320,9 @@ async def test_hlt_01_a_worker_that_is_killed_or_frozen_turns_readiness_off(
                 await until(is_ready, 20)
                 process.send_signal(number)
                 await until(is_unready, 5)
+                if number == signal.SIGSTOP:
+                    process.send_signal(signal.SIGCONT)
+                    await until(is_ready, 20)
 
 
 async def test_health_turns_when_the_worker_dies(redis_url: str) -> None:
