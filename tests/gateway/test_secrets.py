@@ -30,7 +30,7 @@ WRONG_KEY = "sk-wrong-0123456789abcdef"
 class GatewayProcess:
     """`repartee gateway` as people run it, at its most talkative."""
 
-    def __init__(self, redis_url: str, folder: Path) -> None:
+    def __init__(self, redis_url: str, folder: Path, **more: str) -> None:
         self.keys_file, self.limits_file = folder / "keys", folder / "limits.toml"
         self.keys_file.write_text(f"{KEY}:acme\n{REMOVED}:acme\n")
         self.limits_file.write_text("[tenants.acme]\nrequests_per_min = 6\n")
@@ -45,6 +45,7 @@ class GatewayProcess:
             "--api-keys-file": str(self.keys_file),
             "--token-keys-file": str(tokens),
             "--limits-file": str(self.limits_file),
+            **more,
         }
         flat = [part for option in options.items() for part in option]
         with self._log.open("wb") as log:
