@@ -151,7 +151,7 @@ class ChangeFeed:
         if confirmed is None:
             confirmed = asyncio.get_running_loop().create_future()
             self._confirmed[session_id] = confirmed
-            await self._send_subscribe(session_id)
+            await self._send("SUBSCRIBE", keys.changes(session_id))
         with redis_errors("subscribe"):
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):
                 await asyncio.shield(confirmed)
@@ -167,18 +167,22 @@ class ChangeFeed:
             return
         self._subscriptions.pop(session_id, None)
         self._confirmed.pop(session_id).cancel()
-        if self._pubsub is not None:
-            # A connection that is lost has forgotten the channel by itself.
-            with suppress(RedisError, OSError):
-                await self._pubsub.unsubscribe(keys.changes(session_id))
+        # A connection that is lost has forgotten the channel by itself.
+        await self._send("UNSUBSCRIBE", keys.changes(session_id))
 
-    async def _send_subscribe(self, session_id: str) -> None:
-        """Subscribe on the connection there is; without one, the next subscribes to all."""
-        if self._pubsub is not None:
-            try:
-                await self._pubsub.subscribe(keys.changes(session_id))
-            except (RedisError, OSError) as error:
-                logger.debug("subscription put off: %s", error)
+    async def _send(self, *command: str) -> None:
+        """Send on the connection there is; without one, the next subscribes to all.
+
+        The reply is the reader's. redis-py's own way would connect again where the connection
+        is lost, as the reader does, and of two that do, one waits at a socket of the other's.
+        """
+        connection = self._pubsub.connection if self._pubsub is not None else None
+        if connection is None or not connection.is_connected:
+            return
+        try:
+            await connection.send_command(*command, check_health=False)
+        except (RedisError, OSError) as error:
+            logger.debug("%s put off: %s", command[0], error)
 
     async def _run(self) -> None:
         delay_s = RETRY_FIRST_S
@@ -228,7 +232,7 @@ class ChangeFeed:
         self._was_cut = True
 
     async def _read_with_pings(self, pubsub: PubSub) -> None:
-        pings = asyncio.create_task(self._ping(pubsub))
+        pings = asyncio.create_task(self._ping())
         try:
             while True:
                 await self._read(pubsub)
@@ -236,10 +240,10 @@ class ChangeFeed:
             pings.cancel()
             await asyncio.gather(pings, return_exceptions=True)
 
-    async def _ping(self, pubsub: PubSub) -> None:
+    async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_S)
-            await pubsub.ping()
+            await self._send("PING")
 
     async def _read(self, pubsub: PubSub) -> str | None:
         """Take one message; the conversation that it confirms, if it does.
