@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from app import redis_client
 from app.redis_client import RedisLine, make_client, round_trips
 from app.sessions import SessionStore
 from engine.contract import Unavailable
-from tests.redis_server import RedisServer
+from tests.redis_proxy import running_proxy
+from tests.redis_server import RedisServer, free_port
 
 
 async def test_a_small_pool_waits_and_recovers(redis_url: str, redis_server: RedisServer) -> None:
@@ -142,3 +151,92 @@ async def test_a_line_gives_replies_as_they_are_and_connects_again(
         await blocked
     assert await line.execute([("PING",)]) == [b"PONG"]
     await line.close()
+
+
+@pytest.fixture(scope="module")
+def guarded_redis() -> Iterator[tuple[RedisServer, int, int, Path]]:
+    """A server with a password, a user, TLS and two ports; the folder of its certificate."""
+    with tempfile.TemporaryDirectory(prefix="rp-") as name:
+        folder, ports = Path(name), (free_port(), free_port())
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
+                *("-keyout", folder / "key.pem", "-out", folder / "cert.pem"),
+                *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        server = RedisServer(folder)
+        server.options = ("--port", str(ports[0]), "--tls-port", str(ports[1]))
+        server.options += ("--tls-cert-file", str(folder / "cert.pem"))
+        server.options += ("--tls-key-file", str(folder / "key.pem"))
+        server.options += ("--tls-auth-clients", "no")
+        server.start()
+        with server.client() as outside:
+            outside.acl_setuser(
+                "ann", enabled=True, passwords=["+s:e@t"], categories=["+@all"], keys=["*"]
+            )
+            outside.config_set("requirepass", "pass/word")
+        yield server, *ports, folder
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "user"),
+    [
+        ("redis://:pass%2Fword@127.0.0.1:{port}/3", b"default"),
+        ("redis://ann:s%3Ae%40t@127.0.0.1:{port}/3", b"ann"),
+        ("rediss://ann:s%3Ae%40t@127.0.0.1:{tls}/3?ssl_ca_certs={folder}/cert.pem", b"ann"),
+        ("unix://ann:s%3Ae%40t@{folder}/redis.sock?db=3", b"ann"),
+    ],
+    ids=["password", "user", "tls", "socket"],
+)
+async def test_a_line_takes_every_kind_of_url(
+    guarded_redis: tuple[RedisServer, int, int, Path], url: str, user: bytes
+) -> None:
+    _, port, tls, folder = guarded_redis
+    line = RedisLine(url.format(port=port, tls=tls, folder=folder), "bare", block_s=1)
+    who, info = await line.execute([("ACL", "WHOAMI"), ("CLIENT", "INFO")])
+    assert who == user
+    assert b" db=3 " in info and b" name=bare " in info
+    await line.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "said"),
+    [
+        ("redis://127.0.0.1:{port}", AuthenticationError, "Authentication required"),
+        ("redis://:wrong@127.0.0.1:{port}", AuthenticationError, "invalid username-password"),
+        ("redis://ann:s%3Ae%40t@127.0.0.1:{port}/99", ResponseError, "DB index"),
+        ("rediss://127.0.0.1:{tls}", (RedisError, ssl.SSLError), "certificate verify failed"),
+    ],
+    ids=["no password", "wrong password", "no such database", "unknown certificate"],
+)
+async def test_a_line_that_is_not_let_in_says_why(
+    guarded_redis: tuple[RedisServer, int, int, Path], url: str, error: type, said: str
+) -> None:
+    _, port, tls, _ = guarded_redis
+    line = RedisLine(url.format(port=port, tls=tls), "bare", block_s=1)
+    for _ in range(2):
+        with pytest.raises(error, match=said):
+            await line.execute([("PING",)])
+    await line.close()
+
+
+async def test_a_line_gives_up_on_a_network_that_swallows(
+    redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_client, "COMMAND_TIMEOUT_S", 0.2)
+    async with running_proxy(Path(redis_server.url.removeprefix("unix://"))) as proxy:
+        line = RedisLine(proxy.url, "bare", block_s=0.1)
+        assert await line.execute([("PING",)]) == [b"PONG"]
+        proxy.is_black_hole = True
+        # The connection that is open, and then a fresh one.
+        for _ in range(2):
+            async with asyncio.timeout(3):
+                with pytest.raises((RedisTimeoutError, RedisConnectionError)):
+                    await line.execute([("PING",)])
+        proxy.is_black_hole = False
+        assert await line.execute([("ECHO", "mine")]) == [b"mine"]
+        await line.close()
