@@ -27,12 +27,19 @@ from pathlib import Path
 
 import redis as redis_module
 
-from engine.contract import Accepted, Delta, Failed, Finished, TakenOver, event_from_wire, keys
+from engine.contract import (
+    Accepted,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    TakenOver,
+    event_from_wire,
+    keys,
+)
 from load_tests.chaos_client import Asked, StubbornClient
 from load_tests.chaos_processes import MODEL, Monkey, Stack
 
-# Tokens at the very end that no text came of: parts of a character that was not finished.
-MAX_TEXTLESS_TOKENS = 3
 TOPICS = ("rivers", "old stones", "seven birds", "tall reeds", "a small boat", "clear mornings")
 
 
@@ -124,7 +131,11 @@ async def run(
     stack = Stack(folder, num_gateways, num_workers, worker_command)
     try:
         await stack.start()
-        await ask_all(expected, stack, num_at_once, rng)
+        calm_sessions = await ask_all(expected, stack, num_at_once, rng)
+        await until_stored(stack, calm_sessions)
+        with stack.redis.client() as client:
+            for one in expected:
+                one.tokens = [count_tokens(read_log(client, name)) for name in one.response_ids]
         monkey = Monkey(stack, random.Random(rng.random()), pause_s)
         falling = asyncio.create_task(monkey.run())
         started = time.monotonic()
@@ -163,24 +174,18 @@ def judge(
     """Compare every answer with its undisturbed run, and look into its log."""
     num_moved = num_moves = 0
     for number, (one, calm) in enumerate(zip(asked, expected, strict=True)):
-        wrong = []
-        if one.failure:
-            wrong.append(f"failed: {one.failure}")
-        elif one.text != calm.text:
-            wrong.append(f"text differs: {_difference(one.text, calm.text)}")
-        if one.num_ends != 1:
-            wrong.append(f"told of {one.num_ends} ends")
-        bodies = client.hvals(f"rp:ses:{{{sessions[number]}}}:items")
-        stored = [item["text"] for item in map(json.loads, bodies) if item["role"] == "assistant"]
-        if stored != [calm.text]:
-            wrong.append(f"{len(stored)} answers stored, or not the same")
+        wrong = judge_answer(one, calm, sessions[number], client)
         for request_id in one.response_ids:
-            complaint, moves = judge_log(client, request_id)
+            events = read_log(client, request_id)
+            wrong += judge_log(events)
+            one.tokens.append(count_tokens(events))
+            moves = sum(isinstance(event, TakenOver) for event in events)
             num_moved += moves > 0
             num_moves += moves
-            wrong += complaint
             if wrong:
-                wrong.append(f"its log ends with {last_event(client, request_id)}")
+                wrong.append(f"its log ends with {events[-1:]}"[:300])
+        if one.tokens != calm.tokens:
+            wrong.append(f"tokens charged and shown are {one.tokens}, not {calm.tokens}")
         result.wrong += [f"answer {number} ({one.response_ids}): {line}" for line in wrong]
     result.taken_over = (num_moved, num_moves)
     result.sockets = (sum(o.num_sockets for o in asked), sum(o.num_resumed for o in asked))
@@ -189,10 +194,41 @@ def judge(
         result.wrong.append(f"{len(leases)} leases are left")
 
 
-def judge_log(client: redis_module.Redis, request_id: str) -> tuple[list[str], int]:
-    """What is wrong with one response's log, and how often it changed workers."""
+def judge_answer(one: Asked, calm: Asked, session_id: str, client: redis_module.Redis) -> list[str]:
+    """What is wrong with what the client and the conversation have of an answer."""
+    wrong = []
+    if one.failure:
+        wrong.append(f"failed: {one.failure}")
+    elif one.text != calm.text:
+        wrong.append(f"text differs: {_difference(one.text, calm.text)}")
+    if one.num_ends != 1:
+        wrong.append(f"told of {one.num_ends} ends")
+    bodies = client.hvals(f"rp:ses:{{{session_id}}}:items")
+    stored = [item["text"] for item in map(json.loads, bodies) if item["role"] == "assistant"]
+    if stored != [calm.text]:
+        wrong.append(f"{len(stored)} answers stored, or not the same")
+    return wrong
+
+
+def read_log(client: redis_module.Redis, request_id: str) -> list[Event]:
+    """One response's events, as its followers read them."""
     entries = client.xrange(keys.log(request_id))
-    events = [event_from_wire(json.loads(fields["e"])) for _, fields in entries]
+    return [event_from_wire(json.loads(fields["e"])) for _, fields in entries]
+
+
+def count_tokens(events: Sequence[Event]) -> tuple[int, int]:
+    """Tokens charged and tokens shown.
+
+    No text may come of the last ones (parts of a character, control tokens), so the two
+    may differ, but by as much whenever the text is the same.
+    """
+    ends = [event for event in events if isinstance(event, Finished)]
+    charged = sum(end.usage.completion_tokens for end in ends)
+    return charged, sum(event.num_tokens for event in events if isinstance(event, Delta))
+
+
+def judge_log(events: Sequence[Event]) -> list[str]:
+    """What is wrong with the order of one response's log."""
     wrong = []
     if [event.seq for event in events] != list(range(len(events))):
         wrong.append("its log has gaps or doubles")
@@ -201,18 +237,7 @@ def judge_log(client: redis_module.Redis, request_id: str) -> tuple[list[str], i
         wrong.append(f"its log has {len(ends)} terminal events")
     if sum(isinstance(event, Accepted) for event in events) != 1:
         wrong.append("it was not accepted once")
-    num_tokens = sum(event.num_tokens for event in events if isinstance(event, Delta))
-    if ends and isinstance(ends[0], Finished):
-        charged = ends[0].usage.completion_tokens
-        if not 0 <= charged - num_tokens <= MAX_TEXTLESS_TOKENS:
-            wrong.append(f"{charged} tokens charged, {num_tokens} shown")
-    return wrong, sum(isinstance(event, TakenOver) for event in events)
-
-
-def last_event(client: redis_module.Redis, request_id: str) -> str:
-    """For people."""
-    entries = client.xrevrange(keys.log(request_id), count=1)
-    return str(entries[0][1]["e"])[:300] if entries else "nothing"
+    return wrong
 
 
 def _difference(text: str, expected: str) -> str:

@@ -31,6 +31,7 @@ class Asked:
         text: The answer as the client put it together.
         stored: The answer as the conversation keeps it.
         response_ids: Responses that it heard of; one, if all is well.
+        tokens: Of each of these, how many tokens were charged and how many were shown.
         num_sockets: Sockets that it took.
         num_resumed: Of those, how many took up a running answer.
         num_ends: Times that it was told of the end.
@@ -44,6 +45,7 @@ class Asked:
     text: str = ""
     stored: str | None = None
     response_ids: list[str] = field(default_factory=list)
+    tokens: list[tuple[int, int]] = field(default_factory=list)
     num_sockets: int = 0
     num_resumed: int = 0
     num_ends: int = 0
