@@ -19,9 +19,19 @@ import pytest
 from app.gateway import ledger
 from app.gateway.ledger import AnswerLedger, Entry
 from engine.contract import Failed, Finished, Tier, event_from_wire
-from tests.gateway.live import LiveGateway, running_gateway, script
+from tests.gateway.live import LiveGateway, receive, running_gateway, script
+from tests.gateway.test_realtime import ask
+from tests.gateway.test_slow_sockets import narrow
 from tests.redis_server import RedisServer
-from tests.spine import ROOT, collect, make_request, running_client, running_worker, until
+from tests.spine import (
+    ROOT,
+    collect,
+    make_request,
+    running_client,
+    running_worker,
+    until,
+    worker_process,
+)
 
 METRIC = re.compile(r"(\w+?)(?:\{(.*)\})? (\S+)")
 
@@ -109,11 +119,11 @@ async def test_met_01_what_a_killed_gateway_was_asked_for_is_counted_once(
         await until(lambda: all(g.gateway.responses.engine.ready() for g in others))
         early = await http.post("/v1/responses", json={"input": script(num_tokens=7)})
         assert early.json()["status"] == "completed"
-        slow = {"num_tokens": 60, "rate": 40}
+        slow = {"num_tokens": 80, "rate": 40}
         asked = [
             await background(http, script(**slow)),
-            await background(http, script(fail_after=40, **slow)),
-            await background(http, script(**slow), max_output_tokens=40),
+            await background(http, script(fail_after=70, **slow)),
+            await background(http, script(**slow), max_output_tokens=60),
         ]
         stalled = await background(http, script(stall_after=3))
         last_page = (await http.get("/metrics")).text
@@ -148,6 +158,102 @@ async def test_met_01_what_a_killed_gateway_was_asked_for_is_counted_once(
         for kind in ("prompt", "cached", "completion")
         if (total := sum(getattr(usage, f"{kind}_tokens") for usage in usages))
     }
+
+
+@asynccontextmanager
+async def faulty_stack(
+    redis_url: str, log: Path
+) -> AsyncIterator[tuple[LiveGateway, httpx.AsyncClient, list[subprocess.Popen[bytes]]]]:
+    """A gateway that stays; one to be killed; it and a worker that is to be killed as well."""
+    options = ("--rate", "40", "--context-window", "1000000")
+    async with AsyncExitStack() as stack:
+        worker = stack.enter_context(worker_process(redis_url, *options))
+        left = await stack.enter_async_context(
+            running_gateway(redis_url, worker=False, max_pending_bytes=20_000)
+        )
+        dying = stack.enter_context(gateway_process(redis_url, log))
+        http = await stack.enter_async_context(client_of(log))
+        await until(left.gateway.responses.engine.ready, 20)
+        yield left, http, [dying, worker]
+
+
+async def told_usage(http: httpx.AsyncClient, response_id: str) -> dict[str, int]:
+    """What a client hears of a stored response's tokens; it has ended."""
+    body = (await http.get(f"/v1/responses/{response_id}")).json()
+    assert body["status"] in ("completed", "failed", "incomplete", "cancelled"), body
+    usage = body["usage"]
+    return {
+        "prompt": usage["input_tokens"],
+        "cached": usage["input_tokens_details"]["cached_tokens"],
+        "completion": usage["output_tokens"],
+    }
+
+
+async def test_met_01_after_all_faults_together_the_metrics_are_what_clients_were_told(
+    redis_url: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with faulty_stack(redis_url, tmp_path / "log") as (left, http, (dying, worker)):
+        asked: list[str] = []
+        stalled: list[str] = []
+        async with narrow(left) as slow:
+            await receive(slow)
+            await ask(slow, script(num_tokens=150_000, rate=0))
+
+            async def is_cut() -> bool:
+                return await left.metric("repartee_slow_closes_total") == 1
+
+            await until(is_cut, 30)
+        await until(lambda: len(ends(redis_server)) == 1, 20)
+        for client in (http, left.http):
+            asked += [
+                await background(client, script(num_tokens=9)),
+                await background(client, script(num_tokens=90)),
+                await background(client, script(num_tokens=90, fail_after=70)),
+                await background(client, script(num_tokens=90), max_output_tokens=60),
+            ]
+            stalled.append(await background(client, script(stall_after=4)))
+        asked += stalled
+        # The short ones have ended, the others not by far: nothing is counted after this page.
+        await until(lambda: len(ends(redis_server)) == 3, 20)
+        last_page = (await http.get("/metrics")).text
+        for process in (dying, worker):
+            process.kill()
+        with redis_server.client() as outside:
+            (gone,) = set(outside.smembers(ledger.GATEWAYS)) - {
+                left.gateway.responses.engine.gateway_id
+            }
+            # As it goes by itself some seconds later.
+            outside.delete(ledger.alive_key(gone))
+        with worker_process(redis_url, "--rate", "0", "--context-window", "1000000"):
+            for response_id in stalled:
+                answer = await left.http.post(f"/v1/responses/{response_id}/cancel")
+                assert answer.status_code == 200
+            await until(lambda: len(ends(redis_server)) == len(asked) + 1, 30)
+
+            async def are_counted() -> bool:
+                page = (await left.http.get("/metrics")).text
+                outcomes = everything([last_page, page])["outcomes"]
+                return sum(outcomes.values()) >= len(asked) + 1
+
+            await until(are_counted, 20)
+            usages = [await told_usage(left.http, each) for each in asked]
+        page = (await left.http.get("/metrics")).text
+        told = ends(redis_server)
+        (loose,) = [end for rid, end in told.items() if rid not in asked]
+        assert isinstance(loose, Finished)
+        usages.append(
+            {kind: getattr(loose.usage, f"{kind}_tokens") for kind in usages[0]},
+        )
+        found = everything([last_page, page])
+        assert found["requests"] == {"standard": len(asked) + 1}
+        assert found["outcomes"] == {"completed": 5, "failed": 2, "length": 2, "cancelled": 2}
+        queued = [end for end in told.values() if getattr(end, "queued_ms", None) is not None]
+        assert found["queued"] == {"standard": len(queued)}
+        totals = {kind: sum(usage[kind] for usage in usages) for kind in usages[0]}
+        assert found["tokens"] == {kind: total for kind, total in totals.items() if total}
+        for name in ("connections", "pending_bytes", "responses_running"):
+            assert not sums(page, f"repartee_{name}", "tier"), name
+        assert sums(page, "repartee_redis_seconds_count", "tier")[""] > 0
 
 
 @dataclass
