@@ -47,7 +47,7 @@ class SessionReader:
         with redis_errors("session load"):
             reply: Any = await self._script(keys=[meta_key, order_key, items_key])
             meta, order, bodies, left_s = _dict(reply[0]), reply[1], _dict(reply[2]), reply[3]
-            if not meta:
+            if not _is_whole(meta, order, bodies):
                 raise no_session(session_id)
             await self._renew([(session_id, len(order), left_s)])
         return Session(
@@ -113,6 +113,13 @@ class SessionReader:
                 for name in keys.of(session_id):
                     pipe.expire(name, ttl_s)
             await pipe.execute()
+
+
+def _is_whole(
+    meta: Mapping[bytes, bytes], order: Sequence[bytes], bodies: Mapping[bytes, bytes]
+) -> bool:
+    """Whether a conversation has all its keys; see `lua/whole.lua`."""
+    return bool(meta) and len(order) == len(bodies) and (bool(order) or meta[b"bytes"] == b"0")
 
 
 def _dict(flat: Sequence[bytes]) -> dict[bytes, bytes]:

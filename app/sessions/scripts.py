@@ -41,11 +41,12 @@ class Scripts:
     def __init__(self, redis: Redis, ttl_s: int, empty_ttl_s: int) -> None:
         self._lifetimes_s = (ttl_s, empty_ttl_s)
         folder = resources.files(__package__) / "lua"
-        common = (folder / "common.lua").read_text()
-        self._scripts = {
-            name: redis.register_script(common + (folder / f"{name}.lua").read_text())
-            for name in _NAMES
-        }
+        common, whole = ((folder / name).read_text() for name in ("common.lua", "whole.lua"))
+        self._scripts = {}
+        for name in _NAMES:
+            before = common if name == "delete_session" else common + whole
+            script = before + (folder / f"{name}.lua").read_text()
+            self._scripts[name] = redis.register_script(script)
 
     async def run(
         self, name: str, session_id: str, *args: str | bytes | float, origin: str = ""

@@ -412,10 +412,12 @@ async def test_the_running_response_is_read_without_the_items(
     assert await store.running.active("s1") is None
     await store.running.begin("s1", "r1", item_id="x", deadline_at=time.time() + 60)
     for key in keys.of("s1")[1:3]:
-        outside.delete(key)
+        outside.rename(key, f"{key}:away")
     active = await store.running.active("s1")
     assert active is not None
     assert (active.response_id, active.item_id, active.previous_item_id) == ("r1", "x", "a")
+    for key in keys.of("s1")[1:3]:
+        outside.rename(f"{key}:away", key)
     write_log(outside, "r1", [Failed("r1", 1, 0, Unavailable("gone"))])
     assert await store.running.active("s1") is None
 
