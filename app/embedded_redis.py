@@ -108,7 +108,8 @@ class EmbeddedRedis:
             max_mb: Most memory for data, MiB; 0 has no limit.
 
         Raises:
-            StartupError: the data was written by a Redis that this one cannot read.
+            StartupError: the data was written by a Redis that this one cannot read, or
+                what says which files belong to it is lost.
             OSError: a folder cannot be made.
         """
         self.binary = binary
@@ -124,6 +125,7 @@ class EmbeddedRedis:
                 f"{binary.version_text}.",
                 "Install a newer redis-server or name another --data-dir.",
             )
+        self._refuse_lost_manifest()
         # A short path, for a socket's may have 107 characters; `socket` leads to it from
         # the data folder, and to the one that a killed supervisor left behind.
         self._link = self.folder / "socket"
@@ -131,6 +133,17 @@ class EmbeddedRedis:
         self._socket_folder = Path(tempfile.mkdtemp(prefix=SOCKET_PREFIX))
         self._link.symlink_to(self._socket_folder)
         self.socket_path = self._socket_folder / "redis.sock"
+
+    def _refuse_lost_manifest(self) -> None:
+        """Redis 7 takes data files that no manifest names for none, and begins empty."""
+        folder = self.folder / "appendonlydir"
+        parts = [path for suffix in ("aof", "rdb") for path in folder.glob(f"*.{suffix}")]
+        if parts and not list(folder.glob("*.manifest")):
+            raise StartupError(
+                f"{folder} has lost its manifest; Redis would begin without the stored "
+                "conversations in it.",
+                "Put appendonly.aof.manifest back, or move that folder away to begin empty.",
+            )
 
     @property
     def url(self) -> str:
@@ -203,6 +216,15 @@ class EmbeddedRedis:
             return b""
         finally:
             writer.close()
+
+    def cut_off(self) -> str:
+        """What a crash cost, once it is up: one line, or empty if the file was whole."""
+        if "short read while loading the AOF" not in self._log():
+            return ""
+        return (
+            "The last thing that was written to the stored conversations was cut off, as a "
+            f"crash does; Redis took out that one write ({self.log_path})."
+        )
 
     def complaint(self, reason: str) -> StartupError:
         """Why it did not start, with what mends it if that is known.

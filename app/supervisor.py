@@ -169,6 +169,8 @@ class Supervisor:
             await self._redis.forget_workers()
         except RedisError as error:
             raise self._redis.complaint(str(error)) from None
+        if cut_off := self._redis.cut_off():
+            logger.warning("%s", cut_off)
         return self._redis.url
 
     def _worker_program(self, redis_url: str, model: ModelFile) -> Program:

