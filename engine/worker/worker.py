@@ -74,6 +74,7 @@ class Worker:
         self._grace_s = grace_s
         self._draining = False
         self._stop = asyncio.Event()
+        self._drain_is_told = asyncio.Event()
         self._engine_died = False
         self._counters: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -187,11 +188,16 @@ class Worker:
         """Begin to drain. Once is enough; again ends the grace."""
         if self._stop.is_set():
             self._grace_s = 0.0
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        """At once: what comes before the drain has begun is another's too."""
+        self._draining = True
         self._stop.set()
 
     async def _drain(self) -> None:
         """Take nothing new; let what runs end, hand over what doesn't; leave the registry."""
-        self._draining = True
+        self._take_no_more()
         logger.info("draining: %d responses live", self._publisher.num_live)
         started_at = time.monotonic()
         await self._announce_drain()
@@ -215,6 +221,7 @@ class Worker:
                 await self._heartbeat.beat()
         except (TimeoutError, RedisDownError) as error:
             logger.warning("draining without a word: %s", error or "Redis took too long")
+        self._drain_is_told.set()
 
     async def _hand_over(self, request_ids: Iterable[str]) -> None:
         """Let other workers go on with these.
@@ -253,7 +260,7 @@ class Worker:
                 self._thread.release(conversation_id)
             case Drain():
                 logger.info("asked to drain")
-                self._stop.set()
+                self._take_no_more()
 
     def _submit(self, request: GenerateRequest) -> None:
         if self._open(request, [request.reply_to], ()):
@@ -301,6 +308,7 @@ class Worker:
 
     async def _pass_on(self, request_id: str) -> None:
         """What comes while this worker stops is another's."""
+        await self._drain_is_told.wait()
         try:
             await self._hand_over([request_id])
         except RedisDownError as error:
@@ -315,7 +323,7 @@ class Worker:
     def _on_engine_dead(self) -> None:
         logger.critical("the engine keeps failing; stopping")
         self._engine_died = True
-        self._stop.set()
+        self._take_no_more()
 
     def _on_beat(self) -> None:
         self._publisher.forget_ended()

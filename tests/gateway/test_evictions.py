@@ -94,8 +94,14 @@ async def test_whatever_is_evicted_nothing_hangs(small_redis: RedisServer, polic
             stop.set()
             await flooding
             assert outside.info("stats")["evicted_keys"] > 0
-            # Whole, or told why; a conversation that was dropped is gone.
-            told = ("completed", "error session_not_found", "error redis_unavailable")
+            # Whole, or told why; a conversation that was dropped is gone, and a worker whose
+            # record was dropped is not seen until it says again that it lives.
+            told = (
+                "completed",
+                "error session_not_found",
+                "error redis_unavailable",
+                "error no_worker",
+            )
             assert all(end.startswith(told) for chat_ends in ends for end in chat_ends), ends
             outside.config_set("maxmemory", 0)
             await gateway.settled()

@@ -48,7 +48,9 @@ def _no_collections() -> AsyncIterator[None]:
 
 def alive() -> Counter[str]:
     """Objects of a socket's that have not been freed."""
-    return Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, KINDS))
+    # Asking each for its class would wake lazy objects of other libraries.
+    kinds = (type(each) for each in gc.get_objects())
+    return Counter(kind.__name__ for kind in kinds if kind in KINDS)
 
 
 async def idle(gateway: LiveGateway) -> None:
