@@ -26,8 +26,9 @@ LOOK_S = 2.0
 # Growth of the number of memory blocks since the last full collection.
 AT_LEISURE_GROWTH = 1.25
 AT_LAST_GROWTH = 2.0
-# And by so many blocks at least, some 150 MB: a small process doubles soon.
-AT_LAST_BLOCKS = 1_500_000
+# And by so many blocks at least, some 30 MB: a small process doubles soon, but what strangers
+# send and nobody uses must not add up either.
+AT_LAST_BLOCKS = 300_000
 # From one look to the next, where nothing is going on.
 STEADY_GROWTH = 1.01
 
