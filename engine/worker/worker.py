@@ -72,7 +72,7 @@ class Worker:
         self.worker_id = worker_id or f"w_{secrets.token_hex(8)}"
         self._engine = engine
         self._grace_s = grace_s
-        self._draining = False
+        # From here on what comes is another's, even before the drain has begun.
         self._stop = asyncio.Event()
         self._drain_is_told = asyncio.Event()
         self._engine_died = False
@@ -130,7 +130,7 @@ class Worker:
             used_blocks=stats.used_blocks,
             num_blocks=stats.num_blocks,
             decode_tokens_per_s=stats.decode_tokens_per_s,
-            draining=self._draining,
+            draining=self._stop.is_set(),
             metrics=self._metrics(),
             held=stats.held,
         )
@@ -188,16 +188,11 @@ class Worker:
         """Begin to drain. Once is enough; again ends the grace."""
         if self._stop.is_set():
             self._grace_s = 0.0
-        self._take_no_more()
-
-    def _take_no_more(self) -> None:
-        """At once: what comes before the drain has begun is another's too."""
-        self._draining = True
         self._stop.set()
 
     async def _drain(self) -> None:
         """Take nothing new; let what runs end, hand over what doesn't; leave the registry."""
-        self._take_no_more()
+        self._stop.set()
         logger.info("draining: %d responses live", self._publisher.num_live)
         started_at = time.monotonic()
         await self._announce_drain()
@@ -253,14 +248,14 @@ class Worker:
                     self._adoption.start(request_id, gateway_id)
             case Warm():
                 self._counters["repartee_warm_commands_total"] += 1
-                if not self._draining:
+                if not self._stop.is_set():
                     self._drafts.offer(command)
             case Release(conversation_id):
                 self._drafts.drop(conversation_id)
                 self._thread.release(conversation_id)
             case Drain():
                 logger.info("asked to drain")
-                self._take_no_more()
+                self._stop.set()
 
     def _submit(self, request: GenerateRequest) -> None:
         if self._open(request, [request.reply_to], ()):
@@ -298,7 +293,7 @@ class Worker:
         )
 
     def _begin(self, request: GenerateRequest) -> None:
-        if self._draining:
+        if self._stop.is_set():
             task = asyncio.create_task(self._pass_on(request.request_id), name="pass-on")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -323,7 +318,7 @@ class Worker:
     def _on_engine_dead(self) -> None:
         logger.critical("the engine keeps failing; stopping")
         self._engine_died = True
-        self._take_no_more()
+        self._stop.set()
 
     def _on_beat(self) -> None:
         self._publisher.forget_ended()
