@@ -334,9 +334,7 @@ class SocketConnection(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         match frame.opcode:
-            case Opcode.TEXT:
-                self._take_part(frame)
-            case Opcode.CONT:
+            case Opcode.TEXT | Opcode.CONT:
                 self._take_part(frame)
             case Opcode.BINARY:
                 self.end(BINARY_CODE, "text frames only")
