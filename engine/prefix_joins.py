@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.block_manager import BlockManager
+from engine.prompt_pieces import piece_order
 from engine.sequence import Sequence
 
 
@@ -63,7 +64,7 @@ class PrefixJoins:
         """
         first: dict[bytes, Sequence] = {}
         computing = []
-        for seq in sorted(prefills, key=_order):
+        for seq in piece_order(prefills):
             name = self._next_name(seq)
             if name is None or name not in first or seq.waited_at == seq.num_computed:
                 computing.append(seq)
@@ -78,8 +79,3 @@ class PrefixJoins:
         index = seq.num_computed // self._blocks.block_size
         num_shareable = min((len(seq.tokens) - 1) // self._blocks.block_size, len(seq.block_names))
         return seq.block_names[index] if index < num_shareable and seq.partial is None else None
-
-
-def _order(seq: Sequence) -> tuple[int, int, int]:
-    """As prompts get their pieces; see `engine.prompt_pieces`."""
-    return (seq.rank, seq.num_uncomputed, seq.id)

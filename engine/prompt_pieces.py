@@ -50,14 +50,14 @@ def prompt_pieces(
             return _begin(seqs, budget, num_layers)
     whole = max(int(budget), block_size)
     sizes = _sizes(seqs, whole, max(whole // 4, block_size), block_size)
-    return [_work(seq, sizes[seq.id]) for seq in _order(seqs) if sizes.get(seq.id)]
+    return [_work(seq, sizes[seq.id]) for seq in piece_order(seqs) if sizes.get(seq.id)]
 
 
 def _begin(seqs: list[Sequence], budget: float, num_layers: int) -> list[Work]:
     """The first layers of new pieces, or all of them."""
     size, layers = piece_and_layers(budget, sum(seq.num_uncomputed for seq in seqs), num_layers)
     sizes = _sizes(seqs, size, max(size // 4, 1), 1)
-    taken = [seq for seq in _order(seqs) if sizes.get(seq.id)]
+    taken = [seq for seq in piece_order(seqs) if sizes.get(seq.id)]
     if layers == num_layers:
         return [_work(seq, sizes[seq.id]) for seq in taken]
     for seq in taken:
@@ -79,7 +79,9 @@ def _go_on(begun: list[Sequence], budget: float, num_layers: int) -> list[Work]:
     if num_layers - done <= _SLACK * fitting:
         count = num_layers - done
     layers = range(done, min(done + count, num_layers))
-    return [_work(seq, partials[seq.id].num_tokens, layers, num_layers) for seq in _order(group)]
+    return [
+        _work(seq, partials[seq.id].num_tokens, layers, num_layers) for seq in piece_order(group)
+    ]
 
 
 def piece_and_layers(budget: float, num_left: int, num_layers: int) -> tuple[int, int]:
@@ -113,7 +115,7 @@ def _sizes(seqs: list[Sequence], budget: int, least: int, step: int) -> dict[int
     oldest = min(seqs, key=lambda seq: (seq.rank, seq.id))
     sizes = {oldest.id: _size(oldest, least, step)}
     budget -= sizes[oldest.id]
-    for seq in _order(seqs):
+    for seq in piece_order(seqs):
         if budget <= 0:
             break
         given = sizes.get(seq.id, 0)
@@ -123,7 +125,8 @@ def _sizes(seqs: list[Sequence], budget: int, least: int, step: int) -> dict[int
     return sizes
 
 
-def _order(seqs: list[Sequence]) -> list[Sequence]:
+def piece_order(seqs: list[Sequence]) -> list[Sequence]:
+    """Who gets a piece before whom: higher tiers, then what ends sooner."""
     return sorted(seqs, key=lambda seq: (seq.rank, seq.num_uncomputed, seq.id))
 
 
